@@ -1,0 +1,1 @@
+"""Experiments on the posteriors and strategies, and the command line that runs them."""

@@ -1,0 +1,175 @@
+"""The dual parameters: all data seen so far, as sums over the inducing inputs.
+
+With phi_i = L^-1 kappa(Z, x_i) (see :mod:`sfr_cl.linalg`), and a_i, b_i the gradient and curvature
+of log p(y_i | f) at the datum's linearisation point f^_i (paper, eq. 11, whitened):
+
+    alpha = sum_i phi_i a_i        eta = sum_i phi_i (a_i + b_i f~_i)        W = sum_i b_i phi_i phi_i'
+
+f~ is f^ less the prior mean. No term depends on any other datum, so absorbing is adding, forgetting
+subtracting, merging adding, discounting scaling. Neither delta nor a Gaussian noise is in the sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from sfr_cl.likelihoods import Likelihood
+from sfr_cl.linalg import whiten
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Gradient, curvature and linearisation point of a batch."""
+
+    gradient: Tensor
+    """a, ``[B, C]``."""
+    curvature: Tensor
+    """b, ``[B, C]``."""
+    point: Tensor
+    """f~, ``[B, C]``."""
+    constant: Tensor
+    """log p - a f~ - b f~^2 / 2, ``[B]``: the datum's part of the evidence."""
+    seen: Tensor
+    """How many of the batch's targets speak of each output, ``[C]``."""
+
+    @staticmethod
+    def at_prior(likelihood: Likelihood, y: Tensor, num_outputs: int) -> Sites:
+        """Sites at f^ = 0, to be read with :meth:`Likelihood.prior_reading`."""
+        gradient, curvature, log_prob = likelihood.prior_statistics(y, num_outputs)
+        seen = likelihood.seen(y, num_outputs)
+        return Sites(gradient, curvature, torch.zeros_like(gradient), log_prob, seen)
+
+    @staticmethod
+    def at_outputs(likelihood: Likelihood, f: Tensor, point: Tensor, y: Tensor) -> Sites:
+        """Sites at the network's outputs f^, with f~ = ``point``."""
+        a, b = likelihood.gradient(f, y), likelihood.curvature(f, y)
+        constant = likelihood.log_prob(f, y) - (a * point + b * point.square() / 2).sum(1)
+        return Sites(a, b, point, constant, likelihood.seen(y, f.shape[1]))
+
+
+@dataclass(frozen=True)
+class DualSums:
+    """The sums. Immutable: every operation returns new ones."""
+
+    gradient: Tensor
+    """sum phi a, ``[C, M]``."""
+    point: Tensor
+    """sum phi b f~, ``[C, M]``."""
+    mass: Tensor
+    """sum phi, ``[K, M]``: what an offset of a, known only when reading, is multiplied with."""
+    weight: Tensor
+    """W = sum b phi phi', ``[K, M, M]``."""
+    constant: Tensor
+    """sum of the data's parts of the evidence."""
+    seen: Tensor
+    """Targets that speak of each output, ``[C]``."""
+    count: Tensor
+    """Number of data."""
+
+    @staticmethod
+    def zeros(num_outputs: int, factor: Tensor) -> DualSums:
+        """No data, for whitening factors L ``[K, M, M]``."""
+        vectors = factor.new_zeros(num_outputs, factor.shape[-1])
+        scalar = torch.zeros((), dtype=torch.float64, device=factor.device)
+        return DualSums(
+            gradient=vectors,
+            point=vectors,
+            mass=torch.zeros_like(factor[:, 0]),
+            weight=torch.zeros_like(factor),
+            constant=scalar,
+            seen=torch.zeros(num_outputs, dtype=torch.float64, device=factor.device),
+            count=scalar,
+        )
+
+    @staticmethod
+    def of(features: Tensor, sites: Sites) -> DualSums:
+        """The terms of one batch with features ``[K, B, M]``."""
+        dtype = features.dtype
+        a, b, point = (t.to(dtype) for t in (sites.gradient, sites.curvature, sites.point))
+        if len(features) == 1:
+            b = b.mean(1, keepdim=True)
+        weighted = features * b.mT[:, :, None]
+        bf = b * point
+        if len(features) == 1:
+            gradient, shift = a.mT @ features[0], bf.mT @ features[0]
+        else:
+            gradient = torch.einsum("bc,cbm->cm", a, features)
+            shift = torch.einsum("bc,cbm->cm", bf, features)
+        return DualSums(
+            gradient=gradient,
+            point=shift,
+            mass=features.sum(1),
+            weight=weighted.mT @ features,
+            constant=sites.constant.double().sum(),
+            seen=sites.seen,
+            count=torch.tensor(float(len(a)), dtype=torch.float64, device=a.device),
+        )
+
+    def __add__(self, other: DualSums) -> DualSums:
+        return DualSums(*(a + b for a, b in zip(self.tensors(), other.tensors(), strict=True)))
+
+    def __sub__(self, other: DualSums) -> DualSums:
+        return self + other * -1.0
+
+    def __mul__(self, factor: float) -> DualSums:
+        return DualSums(*(value * factor for value in self.tensors()))
+
+    def tensors(self) -> list[Tensor]:
+        """The sums in the order of the fields."""
+        return [getattr(self, field.name) for field in fields(self)]
+
+    def to(self, device: torch.device) -> DualSums:
+        """The sums on another device."""
+        return DualSums(*(value.to(device) for value in self.tensors()))
+
+    def pad_inducing(self, extra: int) -> DualSums:
+        """Room for more inducing inputs. In whitened coordinates old data has no part in them."""
+
+        def pad(value: Tensor, dims: int) -> Tensor:
+            return torch.nn.functional.pad(value, (0, extra) * dims)
+
+        return DualSums(
+            gradient=pad(self.gradient, 1),
+            point=pad(self.point, 1),
+            mass=pad(self.mass, 1),
+            weight=pad(self.weight, 2),
+            constant=self.constant,
+            seen=self.seen,
+            count=self.count,
+        )
+
+    def pad_outputs(self, factor: Tensor, extra: int, *, carry: bool) -> DualSums:
+        """Room for ``extra`` outputs that no target has spoken of.
+
+        With one kernel per output, the kernels of the new outputs never met the old data. Where
+        that data is evidence against them all the same (``carry``), its sites on u = f(Z),
+        averaged over the old outputs, stand in: P = L^-T W L^-1 becomes L' P L.
+
+        Args:
+            factor: whitening factors of all outputs, old and new, ``[K, M, M]``.
+            extra: number of new outputs.
+            carry: whether old data speaks of the new outputs.
+        """
+        mass, weight = self.mass, self.weight
+        if len(factor) > len(mass):
+            old, new = factor[: len(mass)], factor[len(mass) :]
+            new_mass, new_weight = torch.zeros_like(new[:, 0]), torch.zeros_like(new)
+            if carry:
+                half = whiten(old, weight).mT
+                sites = torch.linalg.solve_triangular(old.mT, half, upper=True).mean(0)
+                masses = torch.linalg.solve_triangular(old.mT, mass[..., None], upper=True).mean(0)
+                new_weight = new.mT @ sites @ new
+                new_mass = (new.mT @ masses)[..., 0]
+            mass, weight = torch.cat([mass, new_mass]), torch.cat([weight, new_weight])
+        return DualSums(
+            gradient=torch.nn.functional.pad(self.gradient, (0, 0, 0, extra)),
+            point=torch.nn.functional.pad(self.point, (0, 0, 0, extra)),
+            mass=mass,
+            weight=weight,
+            constant=self.constant,
+            seen=torch.nn.functional.pad(self.seen, (0, extra)),
+            count=self.count,
+        )

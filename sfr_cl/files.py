@@ -1,0 +1,85 @@
+"""Posterior files: tensors and plain values in safetensors form. Opening one can't run code."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from sfr_cl.errors import FileError
+
+FORMAT = "sfr-cl posterior 1"
+
+
+def write(path: str | os.PathLike[str], tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+    """Write atomically: a reader finds the old file or the new one, whole."""
+    path = Path(path)
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    text = json.dumps(values, sort_keys=True, allow_nan=False)
+    metadata = {"format": FORMAT, "values": text, "sha256": _digest(tensors, text)}
+    content = safetensors.torch.save(tensors, metadata)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and values of a file, after checking that it is ours and as it was written."""
+    path = Path(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, ValueError, RuntimeError) as error:
+        raise FileError(
+            f"expected {path} to be a posterior written by save, got a file that is truncated or "
+            f"of another kind ({error}): restore it from a copy"
+        ) from error
+    if metadata.get("format") != FORMAT:
+        raise FileError(
+            f"expected {path} to hold {FORMAT!r}, got {metadata.get('format', 'no format')!r}: it "
+            f"was not written by this version's save"
+        )
+    if metadata.get("sha256") != _digest(tensors, metadata.get("values", "")):
+        raise FileError(
+            f"expected {path} as it was written, got other contents: it was altered or damaged; "
+            f"restore it from a copy"
+        )
+    values: dict[str, Any] = json.loads(metadata["values"])
+    return tensors, values
+
+
+def _digest(tensors: dict[str, Tensor], text: str) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable, where folders can be synced."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

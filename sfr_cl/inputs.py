@@ -1,0 +1,173 @@
+"""Inputs and batches: what a network takes, cut into validated pieces.
+
+An input is whatever the network takes as its one argument: a tensor, or a dict, tuple or list of
+tensors, all with the batch as the leading dimension. It is called a tree here, its tensors leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from sfr_cl.errors import DataError, DataTypeError
+
+Inputs = Any
+"""A tensor, or a dict, tuple or list of inputs."""
+
+Data = Any
+"""A ``DataLoader``, a ``Dataset``, one pair ``(x, y)``, or an iterable of such pairs."""
+
+
+def tree_map(function: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
+    """Apply ``function`` to every leaf."""
+    if isinstance(x, Tensor):
+        return function(x)
+    if isinstance(x, np.ndarray):
+        return function(torch.from_numpy(x))
+    if isinstance(x, dict):
+        return {key: tree_map(function, value) for key, value in x.items()}
+    if isinstance(x, list | tuple):
+        return type(x)(tree_map(function, value) for value in x)
+    raise DataTypeError(
+        f"expected inputs that are a tensor, or a dict, tuple or list of tensors; got "
+        f"{type(x).__name__}: convert it with torch.as_tensor"
+    )
+
+
+def leaves(x: Inputs, name: str = "") -> list[tuple[str, Tensor]]:
+    """Leaves with their dotted names; a lone tensor has the empty name."""
+    if isinstance(x, Tensor):
+        return [(name, x)]
+    items = x.items() if isinstance(x, dict) else enumerate(x)
+    prefix = f"{name}." if name else ""
+    return [leaf for key, value in items for leaf in leaves(value, f"{prefix}{key}")]
+
+
+def length(x: Inputs) -> int:
+    """Size of the batch."""
+    return len(leaves(x)[0][1])
+
+
+def take(x: Inputs, index: slice | Tensor) -> Inputs:
+    """Rows of every leaf."""
+    return tree_map(
+        lambda leaf: leaf[index.to(leaf.device) if isinstance(index, Tensor) else index], x
+    )
+
+
+def concat(parts: Sequence[Inputs]) -> Inputs:
+    """Join batches along their leading dimension."""
+    first = parts[0]
+    if isinstance(first, dict):
+        return {key: concat([part[key] for part in parts]) for key in first}
+    if isinstance(first, list | tuple):
+        return type(first)(concat(column) for column in zip(*parts, strict=True))
+    return torch.cat(list(parts))
+
+
+def same(x: Inputs, y: Inputs) -> bool:
+    """Whether two trees hold the same names and the same values, bit for bit."""
+    left, right = leaves(x), leaves(y)
+    return [name for name, _ in left] == [name for name, _ in right] and all(
+        torch.equal(a, b) for (_, a), (_, b) in zip(left, right, strict=True)
+    )
+
+
+def prepare(x: Inputs, device: torch.device, dtype: torch.dtype) -> Inputs:
+    """Check a batch of inputs and move it: floating leaves to ``dtype``, all to ``device``."""
+
+    def move(leaf: Tensor) -> Tensor:
+        leaf = leaf.detach()
+        return leaf.to(device, dtype) if leaf.is_floating_point() else leaf.to(device)
+
+    x = tree_map(move, x)
+    named = leaves(x)
+    if not named:
+        raise DataError("expected inputs with at least one tensor; got an empty tree")
+    for name, leaf in named:
+        where = f"inputs[{name}]" if name else "inputs"
+        if leaf.ndim == 0:
+            raise DataError(
+                f"expected {where} with a batch dimension, got a scalar: add one with x[None]"
+            )
+        if not torch.isfinite(leaf).all():
+            row = int((~torch.isfinite(leaf.reshape(len(leaf), -1)).all(1)).nonzero()[0])
+            raise DataError(
+                f"expected finite {where}, got NaN or infinity in row {row} of the batch: "
+                f"drop or impute such rows"
+            )
+    sizes = {len(leaf) for _, leaf in named}
+    if len(sizes) > 1:
+        raise DataError(f"expected leaves with one batch size, got sizes {sorted(sizes)}")
+    return x
+
+
+class Batches:
+    """Data as re-iterable pairs ``(x, y)`` of at most ``size`` rows."""
+
+    def __init__(self, data: Data, size: int) -> None:
+        self._source = _source(data, size)
+        self.size = size
+
+    @property
+    def one_shot(self) -> bool:
+        """Whether the data can be walked through only once, like a generator."""
+        return iter(self._source) is self._source
+
+    def __iter__(self) -> Iterator[tuple[Inputs, Any]]:
+        empty = True
+        for batch in self._source:
+            if not _is_pair(batch):
+                raise DataTypeError(
+                    f"expected batches that are pairs (x, y), got {_describe(batch)}: "
+                    f"give a DataLoader, a Dataset or (x, y)"
+                )
+            x, y = tree_map(lambda leaf: leaf, batch[0]), torch.as_tensor(batch[1])
+            if not leaves(x) or any(leaf.ndim == 0 for _, leaf in leaves(x)) or y.ndim == 0:
+                raise DataError("expected inputs and targets with a batch dimension, got a scalar")
+            if length(x) != len(y):
+                raise DataError(
+                    f"expected one target for each input, got {length(x)} inputs and {len(y)} targets"
+                )
+            for start in range(0, len(y), self.size):
+                empty = False
+                rows = slice(start, start + self.size)
+                yield take(x, rows), y[rows]
+        if empty:
+            raise DataError(
+                "expected data, got none: the loader or tensor is empty, or a generator that has "
+                "been walked through already"
+            )
+
+
+def _source(data: Data, size: int) -> Iterable[Any]:
+    if _is_pair(data):
+        return [data]
+    if isinstance(data, Dataset):
+        return DataLoader(data, batch_size=size)
+    if isinstance(data, Iterable) and not isinstance(data, Tensor | np.ndarray | dict | str):
+        return data
+    raise DataTypeError(
+        f"expected a DataLoader, a Dataset, a pair (x, y) or an iterable of pairs, "
+        f"got {_describe(data)}"
+    )
+
+
+def _is_pair(batch: Any) -> bool:
+    """A pair ends in an array of targets; a list of two batches ends in a batch."""
+    return (
+        isinstance(batch, list | tuple)
+        and len(batch) == 2
+        and isinstance(batch[1], Tensor | np.ndarray)
+    )
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,277 @@
+"""Likelihoods: gradient and curvature of log p(y | f), and the predictive distribution.
+
+For a likelihood of one's own, subclass :class:`Likelihood`. Counts with a log rate, whole:
+
+>>> import torch
+>>> from sfr_cl.likelihoods import Likelihood
+>>> class Poisson(Likelihood):
+...     name = "poisson"
+...
+...     def targets(self, y, num_outputs):
+...         return y.reshape(len(y), num_outputs).double()
+...
+...     def log_prob(self, f, y):
+...         return torch.distributions.Poisson(f.exp()).log_prob(y).sum(1)
+...
+...     def gradient(self, f, y):
+...         return y - f.exp()
+...
+...     def curvature(self, f, y):
+...         return f.exp()
+...
+...     def predictive(self, mean, variance, link):
+...         return torch.distributions.Poisson((mean + variance / 2).exp())
+>>> Poisson().gradient(torch.zeros(1, 1), torch.tensor([[3.0]]))
+tensor([[2.]])
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Normal
+
+from sfr_cl.errors import ArgumentError, DataError, DataTypeError
+
+LINKS = ("probit", "mc", "map")
+MC_SAMPLES, MC_CHUNKS = 1000, 20
+
+
+class PriorReading(NamedTuple):
+    """How sums made at f = 0 are read: a = statistic - offset, b = scale * weight."""
+
+    offset: float
+    scale: float
+    log_prob: float
+
+
+class Likelihood(ABC):
+    """p(y | f), factorised over the C outputs as far as the curvature is concerned.
+
+    All tensors are ``[B, C]`` unless said otherwise; ``y`` is what :meth:`targets` returned.
+    """
+
+    name: ClassVar[str]
+    """Stored in files, and compared when posteriors are merged."""
+
+    has_logits: ClassVar[bool] = False
+    """Whether f is a logit, so that a scale of f is worth tuning and links apply."""
+
+    @abstractmethod
+    def targets(self, y: Tensor, num_outputs: int) -> Tensor:
+        """Check raw targets and bring them to the form the other methods take, batch first."""
+
+    @abstractmethod
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """log p(y | f), ``[B]``."""
+
+    @abstractmethod
+    def gradient(self, f: Tensor, y: Tensor) -> Tensor:
+        """a = d log p(y | f) / df."""
+
+    @abstractmethod
+    def curvature(self, f: Tensor, y: Tensor) -> Tensor:
+        """b = - d2 log p(y | f) / df2, the diagonal over outputs."""
+
+    @abstractmethod
+    def predictive(self, mean: Tensor, variance: Tensor, link: str) -> Distribution:
+        """p(y | x) with f(x) ~ N(mean, variance)."""
+
+    def seen(self, y: Tensor, num_outputs: int) -> Tensor:
+        """How many targets speak of each output, ``[C]``."""
+        return torch.full((num_outputs,), float(len(y)), dtype=torch.float64, device=y.device)
+
+    def prior_statistics(self, y: Tensor, num_outputs: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradient, curvature and log p ``[B]`` at f = 0, before :meth:`prior_reading`."""
+        f = torch.zeros(len(y), num_outputs, dtype=torch.float64, device=y.device)
+        return self.gradient(f, y), self.curvature(f, y), self.log_prob(f, y)
+
+    def prior_reading(self, num_seen: int) -> PriorReading:
+        """What is only known when the sums are read: the number of outputs seen so far."""
+        del num_seen
+        return PriorReading(0.0, 1.0, 0.0)
+
+
+class CategoricalLikelihood(Likelihood):
+    """y in 0..C-1 with p = softmax(f): a = onehot(y) - p, b = p (1 - p).
+
+    At f = 0 the sums hold onehot(y) and a unit weight, and are read with the number of classes seen
+    by then: a = onehot(y) - 1/C, b = 1/C (the curvature on centred outputs), so that a class may
+    appear at any time.
+    """
+
+    name = "classification"
+    has_logits = True
+
+    def targets(self, y: Tensor, num_outputs: int) -> Tensor:
+        if num_outputs < 2:
+            raise DataError(
+                f"expected a network with two or more outputs for classification, got "
+                f"{num_outputs}: use 'binary' for one logit"
+            )
+        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+            raise DataTypeError(f"expected integer class labels, got {y.dtype}: use y.long()")
+        if y.ndim != 1:
+            raise DataError(f"expected labels of shape [B], got {list(y.shape)}")
+        low, high = int(y.min()), int(y.max())
+        if low < 0 or high >= num_outputs:
+            raise DataError(
+                f"expected labels in 0..{num_outputs - 1}, got {low if low < 0 else high}: for a "
+                f"new class grow the network's head and call grow_outputs"
+            )
+        return y.long()
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        return f.log_softmax(1).gather(1, y[:, None])[:, 0]
+
+    def gradient(self, f: Tensor, y: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(y, f.shape[1]) - f.softmax(1)
+
+    def curvature(self, f: Tensor, y: Tensor) -> Tensor:
+        p = f.softmax(1)
+        return p * (1 - p)
+
+    def seen(self, y: Tensor, num_outputs: int) -> Tensor:
+        return torch.bincount(y, minlength=num_outputs).double()
+
+    def prior_statistics(self, y: Tensor, num_outputs: int) -> tuple[Tensor, Tensor, Tensor]:
+        onehot = torch.nn.functional.one_hot(y, num_outputs).double()
+        return onehot, torch.ones_like(onehot), onehot.new_zeros(len(y))
+
+    def prior_reading(self, num_seen: int) -> PriorReading:
+        classes = max(num_seen, 2)
+        return PriorReading(1 / classes, 1 / classes, -math.log(classes))
+
+    def predictive(self, mean: Tensor, variance: Tensor, link: str) -> Distribution:
+        if link == "mc":
+            return Categorical(probs=_average(lambda f: f.softmax(2), mean, variance))
+        return Categorical(logits=_moderate(mean, variance) if link == "probit" else mean)
+
+
+class BernoulliLikelihood(Likelihood):
+    """y in {0, 1} with p = sigmoid(f), one logit: a = y - p, b = p (1 - p)."""
+
+    name = "binary"
+    has_logits = True
+
+    def targets(self, y: Tensor, num_outputs: int) -> Tensor:
+        if num_outputs != 1:
+            raise DataError(
+                f"expected a network with one output (a logit) for 'binary', got {num_outputs}: "
+                f"use 'classification'"
+            )
+        if y.is_complex():
+            raise DataTypeError(f"expected targets 0 and 1, got {y.dtype}")
+        if y.ndim > 2 or (y.ndim == 2 and y.shape[1] != 1):
+            raise DataError(f"expected targets of shape [B] or [B, 1], got {list(y.shape)}")
+        if not ((y == 0) | (y == 1)).all():
+            raise DataError("expected targets 0 and 1, got other values: threshold them first")
+        return y.reshape(-1, 1).double()
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        return torch.nn.functional.logsigmoid((2 * y - 1) * f).sum(1)
+
+    def gradient(self, f: Tensor, y: Tensor) -> Tensor:
+        return y - f.sigmoid()
+
+    def curvature(self, f: Tensor, y: Tensor) -> Tensor:
+        p = f.sigmoid()
+        return p * (1 - p)
+
+    def predictive(self, mean: Tensor, variance: Tensor, link: str) -> Distribution:
+        if link == "mc":
+            return Bernoulli(probs=_average(torch.sigmoid, mean, variance))
+        return Bernoulli(logits=_moderate(mean, variance) if link == "probit" else mean)
+
+
+class GaussianLikelihood(Likelihood):
+    """y ~ N(f, s2): a = (y - f) / s2, b = 1 / s2, for any number of outputs.
+
+    Its sums are made at s2 = 1 and rescaled when read, so that the noise may change afterwards:
+    with ``learn`` it is the one that maximises the evidence of all data in the sums.
+    """
+
+    name = "regression"
+
+    def __init__(self, noise_variance: float, *, learn: bool = False) -> None:
+        self.noise_variance = noise_variance
+        self.learn = learn
+
+    def targets(self, y: Tensor, num_outputs: int) -> Tensor:
+        if y.is_complex():
+            raise DataTypeError(f"expected real targets, got {y.dtype}")
+        if y.ndim == 1 and num_outputs == 1:
+            y = y[:, None]
+        if y.ndim != 2 or y.shape[1] != num_outputs:
+            raise DataError(
+                f"expected targets of shape [B, {num_outputs}], one for each output of the "
+                f"network, got {list(y.shape)}"
+            )
+        if not torch.isfinite(y).all():
+            raise DataError("expected finite targets, got NaN or infinity: drop such rows")
+        return y.double()
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        return -(y - f).square().sum(1) / 2
+
+    def gradient(self, f: Tensor, y: Tensor) -> Tensor:
+        return y - f
+
+    def curvature(self, f: Tensor, y: Tensor) -> Tensor:
+        return torch.ones_like(f)
+
+    def predictive(self, mean: Tensor, variance: Tensor, link: str) -> Distribution:
+        return Normal(mean, (variance + self.noise_variance).sqrt())
+
+
+def make(likelihood: str | Likelihood, noise_variance: float | str) -> Likelihood:
+    """A likelihood from its name, or the object itself."""
+    if isinstance(likelihood, Likelihood):
+        return likelihood
+    if likelihood == "regression":
+        if noise_variance == "learn":
+            return GaussianLikelihood(1.0, learn=True)
+        if isinstance(noise_variance, str) or not 0 < noise_variance < math.inf:
+            raise ArgumentError(
+                f"expected a positive noise_variance or 'learn', got {noise_variance!r}"
+            )
+        return GaussianLikelihood(float(noise_variance))
+    if likelihood == "classification":
+        return CategoricalLikelihood()
+    if likelihood == "binary":
+        return BernoulliLikelihood()
+    raise ArgumentError(
+        f"expected a likelihood 'classification', 'binary', 'regression' or a Likelihood object, "
+        f"got {likelihood!r}"
+    )
+
+
+def named(name: str) -> Likelihood:
+    """A likelihood by the name a file gives it; its noise is set from the file."""
+    if name not in ("classification", "binary", "regression"):
+        raise ArgumentError(
+            f"expected the likelihood object the posterior was made with, {name!r}: give it as "
+            f"load(path, network, likelihood=...)"
+        )
+    return make(name, "learn")
+
+
+def _moderate(mean: Tensor, variance: Tensor) -> Tensor:
+    """The probit approximation: logits shrunk by their variance."""
+    return mean / (1 + math.pi / 8 * variance).sqrt()
+
+
+def _average(link: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor) -> Tensor:
+    """Monte Carlo mean of link(f), with the same draws at every call: predicting is repeatable."""
+    generator = torch.Generator(mean.device).manual_seed(0)
+    shape = (MC_SAMPLES // MC_CHUNKS, *mean.shape)
+    total = torch.zeros_like(mean)
+    for _ in range(MC_CHUNKS):
+        noise = torch.randn(shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        total += link(mean + variance.sqrt() * noise).sum(0)
+    return total / MC_SAMPLES

@@ -1,0 +1,120 @@
+"""The one place where matrices are factored.
+
+Everything is whitened by the inducing inputs: with L L' = kappa(Z, Z) and phi(x) = L^-1 kappa(Z, x)
+the sparse posterior is Bayesian linear regression on the features phi, whose precision is
+delta I + W with W = sum_i b_i phi_i phi_i'. W is a sum of squares, so it stays positive
+semi-definite in finite precision, which sums of unwhitened kernels do not.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+from sfr_cl.errors import FactorizationError, SFRWarning
+
+RUNGS = {torch.float64: 1e-12, torch.float32: 1e-6}
+"""The smallest jitter that rounding calls for, relative to the mean diagonal."""
+
+TRIES = 5
+
+
+def cholesky(matrix: Tensor, what: str, *, first: float | None = None) -> Tensor:
+    """Lower Cholesky factors of ``[..., M, M]``, with bounded jitter relative to the mean diagonal.
+
+    The first try adds rounding-sized jitter, since a kernel matrix is only known up to rounding,
+    or ``first``. Each further try adds a hundred times more and says so.
+    """
+    rung = RUNGS[matrix.dtype]
+    scale = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    if not torch.isfinite(scale).all():
+        raise FactorizationError(f"expected {what} to be finite, got NaN or infinity")
+    for attempt in range(TRIES):
+        jitter = rung * 100**attempt if attempt or first is None else first
+        factor, failed = torch.linalg.cholesky_ex(matrix + jitter * scale * eye)
+        if not failed.any():
+            if attempt:
+                warnings.warn(
+                    f"{what} is nearly singular: added {jitter:.0e} of its mean diagonal",
+                    SFRWarning,
+                    stacklevel=2,
+                )
+            return factor
+    raise FactorizationError(
+        f"expected {what} to be positive definite, and {TRIES} tries up to {jitter:.0e} of its "
+        f"mean diagonal did not make it so: use dtype=torch.float64 or fewer inducing inputs"
+    )
+
+
+def extend_cholesky(factor: Tensor, gram: Tensor, what: str) -> Tensor:
+    """Factor of a larger ``gram`` whose leading block is, exactly, ``factor``."""
+    size = factor.shape[-1]
+    lower = whiten(factor, gram[:, size:, :size])
+    corner = cholesky(gram[:, size:, size:] - lower @ lower.mT, what)
+    top = torch.nn.functional.pad(factor, (0, corner.shape[-1]))
+    return torch.cat([top, torch.cat([lower, corner], dim=2)], dim=1)
+
+
+def is_semidefinite(matrix: Tensor, scale: Tensor) -> bool:
+    """Whether ``[K, M, M]`` is positive semi-definite up to rounding of numbers of size ``scale``."""
+    slack = 1e-10 if matrix.dtype == torch.float64 else 1e-4
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    shift = slack * scale.clamp_min(torch.finfo(matrix.dtype).tiny)
+    return not bool(torch.linalg.cholesky_ex(matrix + shift * eye)[1].any())
+
+
+def whiten(factor: Tensor, rows: Tensor) -> Tensor:
+    """Rows r of ``[K, B, M]`` as L^-1 r."""
+    return torch.linalg.solve_triangular(factor.mT, rows, upper=True, left=False)
+
+
+class Precision:
+    """delta I + W, ``[K, M, M]``, factored."""
+
+    def __init__(self, weight: Tensor, prior_precision: float) -> None:
+        eye = torch.eye(weight.shape[-1], dtype=weight.dtype, device=weight.device)
+        self.prior_precision = prior_precision
+        self.factor = cholesky(weight + prior_precision * eye, "the posterior precision", first=0.0)
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        """(delta I + W)^-1 v for ``[C, M]``; one matrix serves all C if K = 1."""
+        if len(self.factor) == 1:
+            return torch.cholesky_solve(vectors.mT, self.factor[0]).mT
+        return torch.cholesky_solve(vectors[..., None], self.factor)[..., 0]
+
+    def whiten(self, features: Tensor) -> Tensor:
+        """R^-1 phi for rows of ``[K, B, M]``, with R R' = delta I + W."""
+        return whiten(self.factor, features)
+
+    def log_determinant(self) -> Tensor:
+        """log |I + W / delta|, ``[K]``."""
+        size = self.factor.shape[-1]
+        logs = self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return 2 * logs - size * math.log(self.prior_precision)
+
+
+class Spectrum:
+    """W = U diag(lambda) U', so that any delta and any scale of W cost only products.
+
+    Attributes:
+        values: eigenvalues, ``[K, M]``, not negative.
+        vectors: U, ``[K, M, M]``.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        values, self.vectors = torch.linalg.eigh(weight)
+        self.values = values.clamp_min(0)
+
+    def rotate(self, rows: Tensor) -> Tensor:
+        """U' r for rows of ``[K, B, M]``."""
+        return rows @ self.vectors
+
+    def rotate_vectors(self, vectors: Tensor) -> Tensor:
+        """U' v for ``[C, M]``."""
+        if len(self.vectors) == 1:
+            return vectors @ self.vectors[0]
+        return torch.einsum("cm,cmn->cn", vectors, self.vectors)

@@ -1,0 +1,209 @@
+"""The network as the posterior sees it: a frozen copy at the weights w*.
+
+The user's network is only ever copied. The copy is in eval mode, in the posterior's dtype, and
+carries the weights the kernel is built at, whatever happens to the original afterwards.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vjp
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sfr_cl.errors import ArgumentError, DataError, MismatchError
+from sfr_cl.inputs import Inputs, leaves, prepare, tree_map
+
+Parameters = str | Sequence[str]
+
+
+class FrozenNetwork:
+    """f(x; w*) with the parameters the kernel differentiates by name.
+
+    Args:
+        network: any module that maps a batch of inputs to ``[B, C]`` (or ``[B]`` for one output).
+        parameters: ``"all"``, ``"last_layer"`` (the module with parameters that runs last), or
+            names as in ``network.named_parameters()``.
+        dtype: precision of the copy.
+    """
+
+    def __init__(self, network: nn.Module, parameters: Parameters, dtype: torch.dtype) -> None:
+        if not isinstance(network, nn.Module):
+            raise ArgumentError(f"expected a torch.nn.Module, got {type(network).__name__}")
+        self.module = copy.deepcopy(network).to(dtype).eval().requires_grad_(False)
+        self.dtype = dtype
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        if not any(True for _ in self.module.parameters()):
+            raise ArgumentError("expected a network with parameters, got one without any")
+        bad = [name for name, value in self.weights().items() if not torch.isfinite(value).all()]
+        if bad:
+            raise DataError(f"expected finite weights, got NaN or infinity in {bad[0]!r}")
+        self.device = tensors[0].device
+        self._requested = parameters
+        self._names = None if parameters == "last_layer" else self._named(parameters)
+
+    def _named(self, parameters: Parameters) -> list[str]:
+        known = [name for name, _ in self.module.named_parameters()]
+        if parameters == "all":
+            return known
+        if isinstance(parameters, str):
+            raise ArgumentError(
+                f"expected parameters to be 'all', 'last_layer' or a list of names, "
+                f"got {parameters!r}"
+            )
+        unknown = [name for name in parameters if name not in known]
+        if unknown or not parameters:
+            raise ArgumentError(
+                f"expected names of the network's parameters ({', '.join(known)}), "
+                f"got {unknown or 'none'}"
+            )
+        return [name for name in known if name in set(parameters)]
+
+    def bind(self, x: Inputs) -> int:
+        """Run once, learn which layer is last if that matters, and return C."""
+        ran: list[nn.Module] = []
+        hooks = [
+            module.register_forward_hook(lambda module, *_: ran.append(module))
+            for module in self.module.modules()
+            if any(True for _ in module.parameters(recurse=False))
+        ]
+        try:
+            outputs = self(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if self._requested == "last_layer":
+            last = set(ran[-1].parameters(recurse=False))
+            self._names = [name for name, p in self.module.named_parameters() if p in last]
+        return outputs.shape[1]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the differentiated parameters."""
+        return cast("list[str]", self._names)
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """The differentiated parameters by name."""
+        chosen = set(self.names)
+        return {name: p for name, p in self.module.named_parameters() if name in chosen}
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every parameter and buffer by name."""
+        return {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+
+    def prepare(self, x: Inputs) -> Inputs:
+        """Inputs, checked, on the copy's device and in its dtype."""
+        return prepare(x, self.device, self.dtype)
+
+    @torch.no_grad()
+    def __call__(self, x: Inputs) -> Tensor:
+        """f(x; w*), ``[B, C]``."""
+        with plain_attention():
+            try:
+                return as_matrix(self.module(x))
+            except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
+                if isinstance(error, DataError):
+                    raise
+                shapes = ", ".join(f"{list(leaf.shape)}" for _, leaf in leaves(x))
+                raise DataError(
+                    f"the network can't take inputs of shape {shapes}: {error}"
+                ) from error
+
+    def single(self, parameters: dict[str, Tensor], x: Inputs) -> Tensor:
+        """f(x; parameters) of one input without a batch dimension, ``[C]``, for ``torch.func``."""
+        batch = tree_map(lambda leaf: leaf[None], x)
+        return as_matrix(functional_call(self.module, parameters, (batch,)))[0]
+
+    def tangent(self, x: Inputs) -> Tensor:
+        """J(x) w*, ``[B, C]``: the part of f that is linear in the weights.
+
+        Reverse mode twice (J v is linear in v, and so is its transpose's transpose), since more
+        operations have a reverse derivative than a forward one.
+        """
+        parameters = self.parameters
+
+        def outputs(values: dict[str, Tensor]) -> Tensor:
+            return as_matrix(functional_call(self.module, values, (x,)))
+
+        with plain_attention():
+            f, pull_back = vjp(outputs, parameters)
+            _, push_forward = vjp(lambda direction: pull_back(direction)[0], torch.zeros_like(f))
+            return cast(Tensor, push_forward(parameters)[0]).detach()
+
+    def to(self, device: torch.device) -> FrozenNetwork:
+        """The same on another device."""
+        moved = copy.copy(self)
+        moved.module = copy.deepcopy(self.module).to(device)
+        moved.device = device
+        return moved
+
+    def agrees_with(self, other: FrozenNetwork) -> bool:
+        """Whether the kernels of two networks are the same: names, parameters and buffers."""
+        mine, theirs = self.weights(), other.weights()
+        return (
+            self.names == other.names
+            and mine.keys() == theirs.keys()
+            and all(
+                torch.equal(value, theirs[name].to(self.device)) for name, value in mine.items()
+            )
+        )
+
+    def check_grown_from(self, old: FrozenNetwork) -> None:
+        """Refuse a network that is not ``old`` with more rows in some parameters."""
+        before, after = old.weights(), self.weights()
+        if before.keys() != after.keys():
+            raise MismatchError(
+                f"expected a network with the same parameters and buffers, got other names: "
+                f"{sorted(before.keys() ^ after.keys())}"
+            )
+        for name, value in before.items():
+            grown = after[name]
+            fits = grown.shape[1:] == value.shape[1:] and grown.ndim == value.ndim
+            if not fits or (value.ndim and len(grown) < len(value)):
+                raise MismatchError(
+                    f"expected {name!r} of shape {list(value.shape)} with rows added, "
+                    f"got {list(grown.shape)}"
+                )
+            if not torch.equal(grown[: len(value)] if value.ndim else grown, value):
+                raise MismatchError(
+                    f"expected the weights the posterior was fitted at, got other values in "
+                    f"{name!r}: call fit again for a retrained network"
+                )
+
+
+def as_matrix(outputs: Tensor) -> Tensor:
+    """Outputs as ``[B, C]``."""
+    if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2):
+        got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise DataError(f"expected a network whose outputs are [B, C], got {got}")
+    return outputs[:, None] if outputs.ndim == 1 else outputs
+
+
+@contextmanager
+def eval_mode(network: nn.Module) -> Iterator[None]:
+    """Evaluate in eval mode and give every module its own mode back."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Attention by plain products: the fused kernels have no derivatives or batching rules."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)

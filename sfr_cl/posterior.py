@@ -1,0 +1,506 @@
+"""The posterior: a trained network as a sparse Gaussian process that data can be added to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution, MultivariateNormal, Normal
+
+from sfr_cl import files, likelihoods, snapshot, tuning
+from sfr_cl.duals import DualSums
+from sfr_cl.errors import ArgumentError, DataError, DataTypeError, MismatchError, NotFittedError
+from sfr_cl.evidence import SEEN
+from sfr_cl.inducing import Selector, greedy
+from sfr_cl.inputs import Batches, Data, Inputs, length, same, take
+from sfr_cl.kernel import tangent_kernel
+from sfr_cl.likelihoods import LINKS, CategoricalLikelihood, GaussianLikelihood, Likelihood
+from sfr_cl.linalg import cholesky, is_semidefinite
+from sfr_cl.network import FrozenNetwork
+from sfr_cl.options import Options, positive
+from sfr_cl.penalty import Penalty
+from sfr_cl.solution import Solution
+from sfr_cl.state import Checked, State
+
+DEFAULT_INDUCING = 512
+FIRST_BATCH = 256
+"""Rows a selector sees at a time."""
+
+
+class SFRPosterior:
+    """A sparse function-space posterior over the outputs of a network.
+
+    The kernel is the network's neural tangent kernel at its weights when :meth:`fit` is called, and
+    all data lives in sums over M inducing inputs. Adding data is conditioning: no training.
+
+    The defaults are the ones that made ``fit(a).update(b)`` best on held-out data, for known and
+    for new classes alike. Leave them as follows:
+
+    * ``linearize_at="network"`` for the paper's posterior of the training data: its variance, the
+      :meth:`penalty`, and a calibrated ``"probit"`` link. Do not absorb much classification data
+      there: where the network is confident its curvature is nearly zero, and the step from there
+      overshoots.
+    * ``mean="network"`` to keep the predictions of a network whose accuracy M inducing inputs
+      can't hold, and add only what new data changes; ``mean="dual"`` to reproduce the paper.
+    * ``output_kernel="per_output"`` for the paper's one kernel per output: C times the cost, and
+      equal accuracy where we measured.
+    * ``parameters="last_layer"`` for networks whose whole Jacobian is too large.
+    * ``prior_precision``: see :meth:`tune_prior_precision`.
+
+    Args:
+        network: a module that maps a batch of inputs to ``[B, C]``. It is copied, never changed.
+        likelihood: ``"classification"`` (softmax), ``"binary"`` (one logit), ``"regression"``, or
+            a :class:`~sfr_cl.likelihoods.Likelihood`.
+        prior_precision: delta of the objective sum_i -log p(y_i | f_w(x_i)) + delta/2 |w|^2. A
+            network trained on the mean of -log p with weight decay lambda has delta = N lambda. By
+            default 1; for regression, that of greatest evidence whenever the posterior is read.
+        inducing: M, a tensor (or tree) of inputs, or a selector of :mod:`sfr_cl.inducing`. By
+            default 512 inputs chosen by ``greedy``, or all if there are fewer.
+        noise_variance: of ``"regression"``: a number, or ``"learn"``: that of greatest evidence,
+            whenever the posterior is read.
+        output_kernel: ``"shared"`` by all outputs, their mean, or ``"per_output"``.
+        parameters: ``"all"``, ``"last_layer"`` or names: what the kernel differentiates.
+        mean: ``"natural"``, ``"dual"`` or ``"network"``.
+        linearize_at: ``"prior"`` (f = 0) or ``"network"`` (f at the network's output); by default
+            ``"prior"`` for the natural mean and ``"network"`` for the others.
+        batch_size: rows worked on at a time; by default as many as modest memory allows.
+        dtype: precision of kernel and sums. ``torch.float32`` is faster and less exact.
+
+    >>> import torch
+    >>> _ = torch.manual_seed(0)
+    >>> x = torch.linspace(-1, 1, 40)[:, None]
+    >>> network = torch.nn.Sequential(
+    ...     torch.nn.Linear(1, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)
+    ... )
+    >>> posterior = SFRPosterior(network, "regression").fit((x, x**2))
+    >>> posterior.predict(torch.tensor([[0.5]])).mean
+    tensor([[0.25]], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        likelihood: str | Likelihood,
+        *,
+        prior_precision: float | None = None,
+        inducing: int | Inputs | Selector | None = None,
+        noise_variance: float | str = "learn",
+        output_kernel: str = "shared",
+        parameters: str | Sequence[str] = "all",
+        mean: str = "natural",
+        linearize_at: str | None = None,
+        batch_size: int | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        self._options = Options.checked(
+            output_kernel=output_kernel,
+            parameters=parameters,
+            mean=mean,
+            linearize_at=linearize_at,
+            dtype=dtype,
+        )
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+            raise ArgumentError(f"expected a positive batch_size, got {batch_size!r}")
+        self._likelihood = likelihoods.make(likelihood, noise_variance)
+        if prior_precision is not None:
+            prior_precision = positive("prior_precision", prior_precision)
+        self._prior_precision = prior_precision
+        self._logit_scale = 1.0
+        self._network = network
+        self._inducing = inducing
+        self._batch_size = batch_size
+        self._fitted: State | None = None
+        self._solved: Solution | None = None
+        self._penalty: Penalty | None = None
+        FrozenNetwork(network, parameters, dtype)  # refuses what can't be used, before any data
+
+    # Conditioning -------------------------------------------------------------------------------
+
+    def fit(self, data: Data) -> SFRPosterior:
+        """Freeze the network's weights, choose inducing inputs, absorb ``data``; start afresh.
+
+        Args:
+            data: a ``DataLoader``, a ``Dataset``, a pair ``(x, y)`` or an iterable of pairs: as a
+                rule the data the network was trained on. Nothing is trained.
+        """
+        network = FrozenNetwork(self._network, self._options.parameters, self._options.dtype)
+        batches = Batches(data, self._batch_size or FIRST_BATCH)
+        z, num_outputs = self._choose_inducing(network, batches)
+        state = State.without_data(
+            network, self._options, self._likelihood, num_outputs, z, self._batch_size
+        )
+        batches.size = state.batch_size
+        sums = state.absorb(batches)
+        self._take_over(state.with_sums(sums, reference=sums.gradient))
+        return self
+
+    def update(self, data: Data) -> SFRPosterior:
+        """Absorb more data by conditioning: exact, in any order, in batches of any size."""
+        state = self._state
+        self._take_over(state.with_sums(state.sums + self._sums(data)))
+        return self
+
+    def forget(self, data: Data, *, weight: float = 1.0) -> SFRPosterior:
+        """Take data out again, exactly as if it had never been seen.
+
+        Sums can't tell whether these very samples were absorbed. What can be told is refused: more
+        samples, of all or of a class, than were seen, and a posterior left indefinite.
+
+        Args:
+            data: the samples to take out.
+            weight: what discounting has left of them: gamma after one ``discount(gamma)``.
+        """
+        state = self._state
+        sums = state.sums - self._sums(data) * positive("weight", weight)
+        tolerance = SEEN * max(1.0, float(state.sums.count))
+        if float(sums.count) < -tolerance or bool((sums.seen < -tolerance).any()):
+            raise DataError(
+                f"expected to forget at most what was seen, {self.num_data} samples "
+                f"({_listing(state.sums.seen)} by output), got more: check what was absorbed, and "
+                f"the weight if it was discounted"
+            )
+        scale = state.sums.weight.diagonal(dim1=-2, dim2=-1).amax()
+        if not is_semidefinite(sums.weight, scale):
+            raise DataError(
+                "expected samples that were absorbed, got some that leave the posterior indefinite:"
+                " they were never seen, or their weight has been discounted"
+            )
+        self._take_over(state.with_sums(sums))
+        return self
+
+    def discount(self, gamma: float) -> SFRPosterior:
+        """Give all data seen so far the weight ``gamma``, at most 1."""
+        if positive("gamma", gamma) > 1:
+            raise ArgumentError(f"expected gamma in (0, 1], got {gamma}")
+        state = self._state
+        self._take_over(state.with_sums(state.sums * gamma))
+        return self
+
+    def __add__(self, other: SFRPosterior) -> SFRPosterior:
+        """Merge two workers' posteriors over the same network and inducing inputs."""
+        if not isinstance(other, SFRPosterior):
+            return NotImplemented
+        mine, theirs = self._state, other._state
+        self._require_same("options", self._options == other._options)
+        self._require_same("likelihoods", self._likelihood.name == other._likelihood.name)
+        self._require_same("prior precisions", self._prior_precision == other._prior_precision)
+        self._require_same("networks", mine.network.agrees_with(theirs.network))
+        self._require_same("inducing inputs", same(mine.z, theirs.z))
+        merged = self._copy()
+        sums = mine.sums + theirs.sums.to(mine.network.device)
+        reference = mine.reference + theirs.reference.to(mine.network.device)
+        merged._take_over(mine.with_sums(sums, reference))
+        return merged
+
+    def add_inducing(self, z: Inputs) -> SFRPosterior:
+        """Add inducing inputs. Predictions stay as they are until more data is absorbed."""
+        state = self._state
+        self._take_over(state.add_inducing(state.network.prepare(z)))
+        return self
+
+    def grow_outputs(self, network: nn.Module) -> SFRPosterior:
+        """Take over a network whose head has grown, its other weights unchanged.
+
+        With a shared kernel the new classes are treated exactly as if they had been there from
+        the start.
+        """
+        state = self._state
+        grown = FrozenNetwork(network, state.network.names, self._options.dtype)
+        grown.check_grown_from(state.network)
+        num_outputs = grown.bind(take(state.z, slice(0, 1)))
+        if num_outputs <= state.num_outputs:
+            raise MismatchError(
+                f"expected more than {state.num_outputs} outputs, got {num_outputs}: outputs can "
+                f"be added, not taken away"
+            )
+        carry = isinstance(self._likelihood, CategoricalLikelihood) and self._options.at_prior
+        if self._options.shared and not carry:
+            raise ArgumentError(
+                "outputs that no datum has spoken of need a kernel of their own: use "
+                "output_kernel='per_output' (or classification at linearize_at='prior')"
+            )
+        self._take_over(state.add_outputs(grown, num_outputs, carry=carry))
+        self._network = network
+        return self
+
+    # Prediction ---------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def predict_f(self, x: Inputs, *, full_cov: bool = False) -> Normal | MultivariateNormal:
+        """The posterior of the latent function f.
+
+        Returns:
+            ``Normal`` with mean and variance ``[B, C]``. With ``full_cov``, a
+            ``MultivariateNormal`` over the B inputs for each of the C outputs: mean ``[C, B]``,
+            covariance ``[C, B, B]``.
+        """
+        state, solution = self._state, self._solution
+        x = state.network.prepare(x)
+        if not length(x):
+            raise DataError("expected inputs to predict, got none")
+        network_mean = self._options.mean == "network"
+        means, variances, parts = [], [], []
+        for start in range(0, length(x), state.batch_size):
+            batch = take(x, slice(start, start + state.batch_size))
+            outputs, features, diagonal = state.features(batch, diagonal=not full_cov)
+            means.append(solution.mean(outputs if network_mean else None, features))
+            if diagonal is None:
+                parts.append(features)
+            else:
+                variances.append(solution.variance(features, diagonal))
+        mean = torch.cat(means)
+        if full_cov:
+            covariance = solution.covariance(torch.cat(parts, dim=1), state.kernel.gram(x))
+            factor = cholesky(covariance, "the predictive covariance")
+            return MultivariateNormal(mean.mT, scale_tril=factor.expand(mean.shape[1], -1, -1))
+        tiny = torch.finfo(mean.dtype).tiny
+        deviation = torch.cat(variances).clamp_min(tiny).sqrt().expand_as(mean)
+        return Normal(mean, deviation)
+
+    def predict(self, x: Inputs, *, link: str | None = None) -> Distribution:
+        """The predictive distribution of y: ``Categorical``, ``Bernoulli`` or ``Normal``.
+
+        Args:
+            x: inputs.
+            link: how the uncertainty of logits becomes that of probabilities: ``"probit"``
+                (moderated logits), ``"mc"`` (sampled), ``"map"`` (the mean's). By default
+                ``"map"`` when linearised at the prior, whose logits are moderate already, and
+                ``"probit"`` at the network.
+        """
+        if link is not None and link not in LINKS:
+            raise ArgumentError(f"expected link to be one of {', '.join(LINKS)}; got {link!r}")
+        latent = self.predict_f(x)
+        scale = self._logit_scale
+        return self._solution.likelihood.predictive(
+            scale * latent.mean, scale**2 * latent.variance, link or self._default_link
+        )
+
+    def nlpd(self, data: Data) -> float:
+        """Mean negative log predictive density of data, summed over outputs."""
+        state = self._state
+        total, count = 0.0, 0
+        for x, y in state.checked(Batches(data, state.batch_size)):
+            total -= float(self.predict(x).log_prob(y).double().sum())
+            count += len(y)
+        return total / count
+
+    def log_marginal_likelihood(self) -> float:
+        """The log evidence of all data absorbed, under the Gaussian sites of its likelihood."""
+        self._require_data()
+        return self._solution.log_evidence
+
+    def tune_prior_precision(self, validation: Data | None = None) -> SFRPosterior:
+        """Choose ``prior_precision`` by validation NLPD, or by evidence if there is no such data.
+
+        Every candidate costs products only: the sums are made once and rescaled. With validation
+        data and a likelihood with logits, one scale of the logits is chosen along with it.
+        """
+        self._require_data()
+        state = self._state
+        if validation is None:
+            tuned = tuning.by_evidence(state)
+        else:
+            batches = state.checked(Batches(validation, state.batch_size))
+            tuned = tuning.by_validation(state, batches, self._default_link)
+        self._prior_precision, self._logit_scale = tuned
+        self._solved = None
+        return self
+
+    def penalty(self, network: nn.Module) -> Tensor:
+        """The function-space regulariser, a scalar to add to the mean loss of the next task.
+
+            1/(2M) sum_c d_c' P_c d_c,   d_c = f_c(Z; w) - f_c(Z; w*),   P_c = K^-1 B_u K^-1
+
+        P_c is the identity for outputs no datum has spoken of. It does not depend on the prior
+        precision. The published curvature is that of ``linearize_at="network"``.
+        """
+        if self._penalty is None:
+            self._require_data()
+            self._penalty = Penalty.of(self._state, self._solution.weight)
+        return self._penalty(network)
+
+    # State --------------------------------------------------------------------------------------
+
+    @property
+    def num_data(self) -> float:
+        """Number of samples in the posterior, discounted ones by their weight."""
+        count = float(self._state.sums.count)
+        return int(count) if count.is_integer() else count
+
+    @property
+    def inducing_inputs(self) -> Inputs:
+        """Z."""
+        return self._state.z
+
+    @property
+    def num_outputs(self) -> int:
+        """C."""
+        return self._state.num_outputs
+
+    @property
+    def prior_precision(self) -> float:
+        """delta, learned if it is learned."""
+        return self._solution.precision.prior_precision
+
+    @property
+    def logit_scale(self) -> float:
+        """What logits are multiplied with before the link; 1 unless tuned."""
+        return self._logit_scale
+
+    @property
+    def noise_variance(self) -> float | None:
+        """Of regression, learned if it is learned; ``None`` for other likelihoods."""
+        likelihood = self._solution.likelihood
+        return likelihood.noise_variance if isinstance(likelihood, GaussianLikelihood) else None
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood given."""
+        return self._likelihood
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of the posterior as ``{"tensors": {name: tensor}, "values": plain values}``."""
+        tensors, values = snapshot.take(self._state)
+        settings = {"prior_precision": self._prior_precision, "logit_scale": self._logit_scale}
+        return {"tensors": tensors, "values": {**values, **settings}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> SFRPosterior:
+        """Take over what :meth:`state_dict` gave. The network lends its architecture only."""
+        values = state["values"]
+        self._require_same("likelihoods", values["likelihood"] == self._likelihood.name)
+        self._require_same("options", Options.from_plain(values["options"]) == self._options)
+        restored = snapshot.restore(state["tensors"], values, self._network, self._likelihood)
+        delta = values["prior_precision"]
+        self._prior_precision = None if delta is None else positive("prior_precision", delta)
+        self._logit_scale = positive("logit_scale", values["logit_scale"])
+        self._likelihood = restored.likelihood
+        self._take_over(restored)
+        return self
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the posterior to a safetensors file, atomically."""
+        state = self.state_dict()
+        files.write(path, state["tensors"], state["values"])
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        network: nn.Module,
+        *,
+        likelihood: Likelihood | None = None,
+    ) -> SFRPosterior:
+        """Read a posterior. Files hold tensors and plain values only: no code is run.
+
+        Args:
+            path: a file written by :meth:`save`.
+            network: a module of the same architecture; the weights come from the file.
+            likelihood: the object, if the posterior was made with one of one's own.
+        """
+        tensors, values = files.read(path)
+        options = Options.from_plain(values["options"])
+        posterior = cls(
+            network,
+            likelihood or likelihoods.named(values["likelihood"]),
+            output_kernel=options.output_kernel,
+            parameters=options.parameters,
+            mean=options.mean,
+            linearize_at=options.linearize_at,
+            dtype=options.dtype,
+        )
+        return posterior.load_state_dict({"tensors": tensors, "values": values})
+
+    def to(self, device: torch.device | str) -> SFRPosterior:
+        """Move the posterior; the user's network stays where it is."""
+        self._take_over(self._state.to(torch.device(device)))
+        return self
+
+    def __repr__(self) -> str:
+        what = f"SFRPosterior({self._likelihood.name!r}"
+        if self._fitted is None:
+            return f"{what}, not fitted)"
+        return (
+            f"{what}, prior_precision={self.prior_precision:g}, {length(self._fitted.z)} inducing "
+            f"inputs, {self.num_outputs} outputs, {self.num_data} data)"
+        )
+
+    # Private ------------------------------------------------------------------------------------
+
+    @property
+    def _state(self) -> State:
+        if self._fitted is None:
+            raise NotFittedError(
+                "expected a fitted posterior, got one without data: call fit first"
+            )
+        return self._fitted
+
+    @property
+    def _solution(self) -> Solution:
+        """Factored lazily: once per read after any number of updates."""
+        if self._solved is None:
+            self._solved = Solution.of(self._state, self._prior_precision)
+        return self._solved
+
+    @property
+    def _default_link(self) -> str:
+        return "map" if self._options.at_prior else "probit"
+
+    def _take_over(self, state: State) -> None:
+        self._fitted, self._solved, self._penalty = state, None, None
+
+    def _copy(self) -> SFRPosterior:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def _sums(self, data: Data) -> DualSums:
+        return self._state.absorb(Batches(data, self._state.batch_size))
+
+    def _choose_inducing(self, network: FrozenNetwork, batches: Batches) -> tuple[Inputs, int]:
+        """Z and C."""
+        wanted = self._inducing
+        if not (wanted is None or callable(wanted) or isinstance(wanted, int)):
+            z = network.prepare(wanted)
+            return z, network.bind(z)
+        if batches.one_shot:
+            raise DataTypeError(
+                "expected data that can be walked through twice (to choose inducing inputs, then "
+                "to absorb), got a one-shot iterator: give a DataLoader, a Dataset, a list of "
+                "batches, or inducing as a tensor"
+            )
+        x, _ = next(iter(batches))
+        num_outputs = network.bind(take(network.prepare(x), slice(0, 1)))
+        if not callable(wanted):
+            wanted = greedy(_at_most(DEFAULT_INDUCING, batches) if wanted is None else wanted)
+        checked = Checked(batches, network, self._likelihood, num_outputs)
+        kernel = tangent_kernel(network, num_outputs, self._options.shared)
+        return network.prepare(wanted(checked, kernel)), num_outputs
+
+    def _require_data(self) -> None:
+        if not float(self._state.sums.count) > SEEN:
+            raise DataError("expected a posterior with data, got one that has forgotten it all")
+
+    @staticmethod
+    def _require_same(what: str, agree: bool) -> None:
+        if not agree:
+            raise MismatchError(
+                f"expected posteriors with the same {what}, got different ones: build both from "
+                f"the same network, with inducing=the other's inducing_inputs"
+            )
+
+
+def _at_most(count: int, batches: Batches) -> int:
+    """``count``, or the number of data if there are fewer."""
+    available = 0
+    for _, y in batches:
+        available += len(y)
+        if available >= count:
+            return count
+    return available
+
+
+def _listing(values: Tensor) -> str:
+    return ", ".join(f"{value:g}" for value in values.tolist())

@@ -1,0 +1,107 @@
+"""Choosing delta, and for logits the scale of f, from one pass over validation data.
+
+With W = U diag(lambda) U' every delta costs a division per feature: no pass over training data, and
+no factorisation, is repeated.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sfr_cl.errors import SFRWarning
+from sfr_cl.evidence import Natural, SpectralEvidence, learn
+from sfr_cl.inputs import Inputs
+from sfr_cl.likelihoods import GaussianLikelihood, Likelihood
+from sfr_cl.linalg import Spectrum
+from sfr_cl.solution import project
+from sfr_cl.state import State
+
+DELTAS = [10 ** (step / 8) for step in range(-48, 49)]
+SCALES = [10 ** (step / 10) for step in range(-10, 11)]
+
+
+class Tuned(NamedTuple):
+    """The winner."""
+
+    prior_precision: float
+    logit_scale: float
+
+
+class _Tuner:
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.natural = Natural.read(state.sums, state.likelihood, at_prior=state.options.at_prior)
+        self.spectrum = Spectrum(self.natural.weight)
+        mean = state.options.mean
+        vectors = {
+            "natural": self.natural.eta,
+            "dual": self.natural.alpha,
+            "network": self.natural.alpha - state.reference,
+        }[mean]
+        self.vectors = self.spectrum.rotate_vectors(vectors)
+
+    def moments(
+        self, outputs: Tensor, rotated: Tensor, diagonal: Tensor, delta: float, noise: float
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and variance of f at delta, from features in the basis of W."""
+        shrink = 1 / (delta + self.spectrum.values / noise)
+        if self.state.options.mean == "dual":
+            mean = project(rotated, self.vectors / (noise * delta))
+        else:
+            mean = project(rotated, self.vectors / noise * shrink)
+        if self.state.options.mean == "network":
+            mean = outputs + mean
+        unexplained = (diagonal - rotated.square().sum(2)).clamp_min(0) / delta
+        within = (rotated.square() * shrink[:, None]).sum(2)
+        return mean, (unexplained + within).mT.expand_as(mean)
+
+
+def by_evidence(state: State) -> Tuned:
+    """The delta of greatest log marginal likelihood, along with the noise if that is learned."""
+    natural = Natural.read(state.sums, state.likelihood, at_prior=state.options.at_prior)
+    if isinstance(state.likelihood, GaussianLikelihood):
+        return Tuned(learn(natural, state.likelihood, None)[0], 1.0)
+    evidence = SpectralEvidence(natural, Spectrum(natural.weight), gaussian=False)
+    return Tuned(evidence.best_precision(1.0), 1.0)
+
+
+def by_validation(state: State, batches: Iterable[tuple[Inputs, Tensor]], link: str) -> Tuned:
+    """The delta, and scale of logits, of least validation NLPD."""
+    tuner = _Tuner(state)
+    likelihoods = [learn(tuner.natural, state.likelihood, delta)[1] for delta in DELTAS]
+    scales = SCALES if state.likelihood.has_logits else [1.0]
+    totals = torch.zeros(len(DELTAS), len(scales), dtype=torch.float64)
+    for x, y in batches:
+        outputs, features, diagonal = state.features(x, diagonal=True)
+        assert diagonal is not None
+        rotated = tuner.spectrum.rotate(features)
+        for row, (delta, likelihood) in enumerate(zip(DELTAS, likelihoods, strict=True)):
+            noise = _noise(likelihood)
+            mean, variance = tuner.moments(outputs, rotated, diagonal, delta, noise)
+            for column, scale in enumerate(scales):
+                predictive = likelihood.predictive(mean * scale, variance * scale**2, link)
+                totals[row, column] -= float(predictive.log_prob(y).double().sum())
+    totals = totals.nan_to_num(nan=math.inf)
+    best = int(totals.argmin())
+    _warn_at_edge(best // len(scales))
+    return Tuned(DELTAS[best // len(scales)], scales[best % len(scales)])
+
+
+def _noise(likelihood: Likelihood) -> float:
+    return likelihood.noise_variance if isinstance(likelihood, GaussianLikelihood) else 1.0
+
+
+def _warn_at_edge(index: int) -> None:
+    if index in (0, len(DELTAS) - 1):
+        warnings.warn(
+            f"the best prior precision lies at the edge of the range tried, {DELTAS[index]:.0e}: "
+            f"the kernel, or the data, says little",
+            SFRWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,17 @@
+"""Fixtures shared by the tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of real data sets; tests that ask for it skip where there is none."""
+    folder = os.environ.get("SFR_CL_DATA")
+    if not folder:
+        pytest.skip("needs real data: set SFR_CL_DATA to the data folder")
+    if not Path(folder).is_dir():
+        pytest.skip(f"needs real data: SFR_CL_DATA={folder} is not a folder")
+    return Path(folder)

@@ -1,0 +1,168 @@
+"""One list of networks and inputs that every kernel rule is compared over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sfr_cl.inputs import Inputs
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network in float64, in train mode with moved running statistics, and inputs for it."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    draw: Callable[[int], Inputs]
+
+    def network(self) -> nn.Module:
+        torch.manual_seed(0)
+        network = self.build().double()
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                module.running_mean.normal_()
+                module.running_var.uniform_(0.5, 2)
+        return network
+
+    def inputs(self, count: int, seed: int = 0) -> Inputs:
+        torch.manual_seed(1 + seed)
+        return self.draw(count)
+
+
+def vectors(size: int) -> Callable[[int], Tensor]:
+    return lambda count: torch.randn(count, size).double()
+
+
+def images(*shape: int) -> Callable[[int], Tensor]:
+    return lambda count: torch.randn(count, *shape).double()
+
+
+def tokens(length: int, words: int) -> Callable[[int], Tensor]:
+    return lambda count: torch.randint(words, (count, length))
+
+
+class Tied(nn.Module):
+    """Input and output embedding share one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 5)
+        self.head = nn.Linear(5, 7, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.embed(x).mean(1).tanh())
+
+
+class UsedTwice(nn.Module):
+    """One layer called twice in a forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.twice, self.last = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.twice(self.twice(self.first(x).tanh()).tanh()).tanh())
+
+
+class Functional(nn.Module):
+    """A parameter used without a module around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(5))
+        self.last = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last((x * self.scale).sin())
+
+
+class Encoder(nn.Module):
+    """A small transformer over tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, dim_feedforward=12, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.encoder(self.embed(x)).mean(1))
+
+
+class Pair(nn.Module):
+    """A dict of two tensors as input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.last = nn.Linear(3, 5), nn.Embedding(6, 5), nn.Linear(5, 2)
+
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        return self.last((self.left(x["real"]) + self.right(x["word"])).relu())
+
+
+def draw_pair(count: int) -> Inputs:
+    return {"real": torch.randn(count, 3).double(), "word": torch.randint(6, (count,))}
+
+
+CASES = [
+    Case(
+        "mlp",
+        lambda: nn.Sequential(
+            nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)
+        ),
+        vectors(4),
+    ),
+    Case(
+        "cnn",
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3, padding=1),
+            nn.ReLU(),
+            nn.AvgPool2d(2),
+            nn.Conv2d(4, 5, 3),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(20, 3),
+        ),
+        images(2, 8, 8),
+    ),
+    Case(
+        "batchnorm",
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 3, 3, bias=False),
+            nn.BatchNorm2d(3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(48, 6),
+            nn.BatchNorm1d(6),
+            nn.Tanh(),
+            nn.Linear(6, 2),
+        ),
+        images(1, 6, 6),
+    ),
+    Case(
+        "layernorm",
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3)),
+        vectors(4),
+    ),
+    Case(
+        "dropout",
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2)),
+        vectors(4),
+    ),
+    Case(
+        "embedding",
+        lambda: nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Tanh(), nn.Linear(20, 3)),
+        tokens(5, 9),
+    ),
+    Case("transformer", Encoder, tokens(6, 11)),
+    Case("tied", Tied, tokens(4, 7)),
+    Case("used twice", UsedTwice, vectors(4)),
+    Case("functional parameter", Functional, vectors(5)),
+    Case("dict inputs", Pair, draw_pair),
+]

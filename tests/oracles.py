@@ -1,0 +1,61 @@
+"""Slow, plain, float64 re-computations that the package is compared with."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev, vmap
+
+from sfr_cl.inputs import Inputs, tree_map
+from sfr_cl.network import plain_attention
+
+
+def jacobian(network: nn.Module, x: Inputs, names: list[str] | None = None) -> Tensor:
+    """J(x), [B, C, P], by vmap(jacrev) on a copy in eval mode."""
+    network = copy.deepcopy(network).eval()
+    parameters = {n: p.detach() for n, p in network.named_parameters() if not names or n in names}
+
+    def outputs(parameters: dict[str, Tensor], row: Inputs) -> Tensor:
+        batch = tree_map(lambda leaf: leaf[None], row)
+        return functional_call(network, parameters, (batch,))[0]
+
+    with plain_attention():
+        parts = vmap(jacrev(outputs), in_dims=(None, 0))(parameters, x)
+    return torch.cat([part.flatten(2) for part in parts.values()], dim=2)
+
+
+def ntk(network: nn.Module, x: Inputs, y: Inputs, *, shared: bool, names=None) -> Tensor:
+    """kappa(x, y), [K, B, B']."""
+    kernels = torch.einsum(
+        "acp,bcp->cab", jacobian(network, x, names), jacobian(network, y, names)
+    )
+    return kernels.mean(0, keepdim=True) if shared else kernels
+
+
+def exact_gp(
+    k_train: Tensor, k_cross: Tensor, k_diagonal: Tensor, y: Tensor, noise: float
+) -> tuple[Tensor, Tensor, float]:
+    """Mean [B], variance [B] and log evidence of zero-mean GP regression, by dense inverse."""
+    covariance = k_train + noise * torch.eye(len(k_train), dtype=torch.float64)
+    inverse = torch.linalg.inv(covariance)
+    mean = k_cross @ inverse @ y
+    variance = k_diagonal - torch.einsum("bn,nm,bm->b", k_cross, inverse, k_cross)
+    evidence = torch.distributions.MultivariateNormal(torch.zeros_like(y), covariance).log_prob(y)
+    return mean, variance, float(evidence)
+
+
+def sfr_moments(
+    kernel_zz: Tensor, k_zi: Tensor, k_xz: Tensor, k_xx: Tensor, a: Tensor, b: Tensor, f: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Natural mean and variance of one output, from the paper's formulas, not whitened.
+
+    Shapes: K_zz [M, M], k_zi [M, N], k_xz [B, M], k_xx [B]; a, b, f [N].
+    """
+    dual = k_zi @ torch.diag(b) @ k_zi.T
+    eta = k_zi @ (b * f + a)
+    posterior = torch.linalg.inv(kernel_zz + dual)
+    mean = k_xz @ posterior @ eta
+    gap = torch.linalg.inv(kernel_zz) - posterior
+    return mean, k_xx - torch.einsum("bm,mn,bn->b", k_xz, gap, k_xz)

@@ -1,0 +1,85 @@
+"""The kernel equals the contraction of vmap(jacrev), for any module."""
+
+import pytest
+import torch
+from networks import CASES, Case
+from oracles import jacobian, ntk
+
+from sfr_cl import SFRPosterior, kernel
+from sfr_cl.inputs import length
+from sfr_cl.kernel import tangent_kernel
+from sfr_cl.network import FrozenNetwork
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
+def case(request: pytest.FixtureRequest) -> Case:
+    return request.param
+
+
+def frozen(case: Case, parameters="all") -> FrozenNetwork:
+    network = FrozenNetwork(case.network(), parameters, torch.float64)
+    network.bind(case.inputs(1))
+    return network
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per output"])
+def test_equals_jacobian_contraction(case: Case, shared: bool) -> None:
+    network = frozen(case)
+    x, z = case.inputs(7), case.inputs(5, seed=1)
+    outputs = network(x).shape[1]
+    rule = tangent_kernel(network, outputs, shared)
+    at_z = rule.inducing(z, batch_size=2)
+    values = at_z(x, diagonal=True)
+    source = case.network()
+    torch.testing.assert_close(values.cross, ntk(source, x, z, shared=shared), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(at_z.gram, ntk(source, z, z, shared=shared), rtol=1e-10, atol=1e-10)
+    full = ntk(source, x, x, shared=shared)
+    torch.testing.assert_close(rule.gram(x), full, rtol=1e-10, atol=1e-10)
+    diagonal = full.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(values.diagonal, diagonal, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(values.outputs, source.eval()(x).detach())
+
+
+def test_posterior_over_any_network(case: Case) -> None:
+    network = case.network()
+    x = case.inputs(12)
+    outputs = frozen(case)(x).shape[1]
+    posterior = SFRPosterior(
+        network, "regression", inducing=case.inputs(6), noise_variance=0.1, output_kernel="per_output"
+    ).fit((x, torch.randn(12, outputs)))
+    full = ntk(network, x, x, shared=False).diagonal(dim1=1, dim2=2).T
+    variance = posterior.predict_f(x).variance
+    assert (variance > 0).all()
+    assert (variance < full).all()
+
+
+def test_inducing_side_is_recomputed_when_it_is_too_large_to_keep(monkeypatch) -> None:
+    case = CASES[0]
+    z, x = case.inputs(9), case.inputs(4, seed=1)
+    kept = tangent_kernel(frozen(case), 3, False).inducing(z, 4)
+    monkeypatch.setattr(kernel, "CACHE_BYTES", 0)
+    recomputed = tangent_kernel(frozen(case), 3, False).inducing(z, 4)
+    torch.testing.assert_close(recomputed(x).cross, kept(x).cross, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(recomputed.gram, kept.gram, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "names"),
+    [("last_layer", ["4.weight", "4.bias"]), (["0.weight", "4.bias"], ["0.weight", "4.bias"])],
+)
+def test_chosen_parameters(parameters, names) -> None:
+    case = CASES[0]
+    network = frozen(case, parameters)
+    assert network.names == names
+    x = case.inputs(5)
+    rule = tangent_kernel(network, 3, True)
+    torch.testing.assert_close(rule.gram(x), ntk(case.network(), x, x, shared=True, names=names))
+
+
+def test_a_shared_kernel_keeps_the_first_outputs() -> None:
+    case = CASES[0]
+    x = case.inputs(5)
+    rule = tangent_kernel(frozen(case), 2, True)
+    j = jacobian(case.network(), x)[:, :2]
+    torch.testing.assert_close(rule.gram(x)[0], torch.einsum("acp,bcp->ab", j, j) / 2)
+    assert length(x) == 5
