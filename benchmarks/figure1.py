@@ -53,9 +53,9 @@ class Seconds:
 
     train: float
     absorb: float
-    """Conditioning, and choosing inducing inputs and prior precision where that is done."""
+    """Conditioning, and choosing inducing inputs where that is done."""
     first_prediction: float
-    """For one input. It pays for the factorisation, which waits until it is needed."""
+    """For one input. It pays for factoring, and learning noise and prior precision, which wait."""
 
     @property
     def total(self) -> float:
@@ -105,9 +105,8 @@ def experiment(seed: int) -> tuple[list[Row], list[Panel]]:
     rows.append(measure("D1 only", "D1", posterior, problem, seconds, seed))
     title = "Trained on $D_1$,\nwhich has a gap"
     panels.append(panel(title, rows[-1], posterior, problem, new=False))
-    prior_precision, inducing = posterior.prior_precision, posterior.inducing_inputs
 
-    # Nothing is trained, chosen or tuned again.
+    # Nothing is trained, and no inducing input is chosen, again.
     _, update_seconds = timed(lambda: posterior.update(problem.new))
     seconds = Seconds(0.0, update_seconds, first_prediction(posterior, problem))
     rows.append(measure("updated", "D1", posterior, problem, seconds, seed))
@@ -122,9 +121,7 @@ def experiment(seed: int) -> tuple[list[Row], list[Panel]]:
     panels.append(panel(title, rows[-1], retrained, problem, new=True))
 
     # A check rather than a competitor: the update is exact if this gives the same numbers.
-    at_once = SFRPosterior(
-        network, "regression", prior_precision=prior_precision, inducing=inducing
-    )
+    at_once = SFRPosterior(network, "regression", inducing=posterior.inducing_inputs)
     _, fit_seconds = timed(lambda: at_once.fit(problem.everything))
     seconds = Seconds(0.0, fit_seconds, first_prediction(at_once, problem))
     rows.append(measure("fitted on all", "D1", at_once, problem, seconds, seed))
@@ -173,12 +170,7 @@ def train(data: Pair, seed: int) -> nn.Module:
 
 def fit(network: nn.Module, data: Pair) -> SFRPosterior:
     """The posterior of a trained network."""
-    # Delta by evidence. Training itself used N lambda / noise variance: N and lambda because the
-    # loss is a mean with weight decay lambda, the noise because squared error leaves it out. On D1
-    # that is 5.3, and the function in the gap is up to 3.5 sd from the mean; the evidence, which
-    # knows no test point either, chooses 1.0, and the function is within 2.2 sd.
-    posterior = SFRPosterior(network, "regression", inducing=NUM_INDUCING)
-    return posterior.fit(data).tune_prior_precision()
+    return SFRPosterior(network, "regression", inducing=NUM_INDUCING).fit(data)
 
 
 def first_prediction(posterior: SFRPosterior, problem: Problem) -> float:
@@ -246,7 +238,7 @@ def table(rows: list[Row]) -> Table:
     result = Table(
         title="Regression with a gap in D1, new data D2 in the gap, test points everywhere",
         caption=(
-            "absorb: fit and tune, or update; predict: the first input; "
+            "absorb: fit or update; predict: the first input; "
             "fitted on all: the D1 network, as a check of the update"
         ),
     )

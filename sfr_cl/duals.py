@@ -3,7 +3,7 @@
 With phi_i = L^-1 kappa(Z, x_i) (see :mod:`sfr_cl.linalg`), and a_i, b_i the gradient and curvature
 of log p(y_i | f) at the datum's linearisation point f^_i (paper, eq. 11, whitened):
 
-    alpha = sum_i phi_i a_i        eta = sum_i phi_i (a_i + b_i f~_i)        W = sum_i b_i phi_i phi_i'
+    alpha = sum_i phi_i a_i      eta = sum_i phi_i (a_i + b_i f~_i)      W = sum_i b_i phi_i phi_i'
 
 f~ is f^ less the prior mean. No term depends on any other datum, so absorbing is adding, forgetting
 subtracting, merging adding, discounting scaling. Neither delta nor a Gaussian noise is in the sums.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sfr_cl.likelihoods import Likelihood
-from sfr_cl.linalg import whiten
+from sfr_cl.linalg import sites
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,7 @@ class DualSums:
     @staticmethod
     def of(features: Tensor, sites: Sites) -> DualSums:
         """The terms of one batch with features ``[K, B, M]``."""
-        dtype = features.dtype
-        a, b, point = (t.to(dtype) for t in (sites.gradient, sites.curvature, sites.point))
+        a, b, point = (t.double() for t in (sites.gradient, sites.curvature, sites.point))
         if len(features) == 1:
             b = b.mean(1, keepdim=True)
         weighted = features * b.mT[:, :, None]
@@ -158,10 +157,8 @@ class DualSums:
             old, new = factor[: len(mass)], factor[len(mass) :]
             new_mass, new_weight = torch.zeros_like(new[:, 0]), torch.zeros_like(new)
             if carry:
-                half = whiten(old, weight).mT
-                sites = torch.linalg.solve_triangular(old.mT, half, upper=True).mean(0)
                 masses = torch.linalg.solve_triangular(old.mT, mass[..., None], upper=True).mean(0)
-                new_weight = new.mT @ sites @ new
+                new_weight = new.mT @ sites(old, weight).mean(0) @ new
                 new_mass = (new.mT @ masses)[..., 0]
             mass, weight = torch.cat([mass, new_mass]), torch.cat([weight, new_weight])
         return DualSums(

@@ -62,7 +62,12 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
             f"expected {path} as it was written, got other contents: it was altered or damaged; "
             f"restore it from a copy"
         )
-    values: dict[str, Any] = json.loads(metadata["values"])
+    try:
+        values = json.loads(metadata["values"])
+    except (ValueError, KeyError, RecursionError) as error:
+        raise FileError(f"expected {path} to hold settings, got none that can be read") from error
+    if not isinstance(values, dict) or not values:
+        raise FileError(f"expected {path} to hold settings by name, got {values!r:.60}")
     return tensors, values
 
 
@@ -71,7 +76,7 @@ def _digest(tensors: dict[str, Tensor], text: str) -> str:
     for name in sorted(tensors):
         value = tensors[name]
         digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -14,9 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sfr_cl import memory
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError
 from sfr_cl.inputs import Inputs, concat, length, take, tree_map
 from sfr_cl.kernel import Kernel
+from sfr_cl.linalg import JITTER
+from sfr_cl.options import positive, whole
 
 Batches = Iterable[tuple[Inputs, Tensor]]
 Selector = Callable[[Batches, Kernel], Inputs]
@@ -32,7 +35,7 @@ class random:
 
     def __call__(self, batches: Batches, kernel: Kernel) -> Inputs:
         del kernel
-        reservoir = _Reservoir(_positive(self.count))
+        reservoir = _Reservoir(whole("number of inducing inputs", self.count))
         for x, _ in batches:
             reservoir.add(x)
         reservoir.require(self.count)
@@ -56,7 +59,9 @@ class class_balanced:
                     "random or greedy"
                 )
             for label in labels.unique().tolist():
-                reservoir = classes.setdefault(label, _Reservoir(_positive(self.count)))
+                reservoir = classes.setdefault(
+                    label, _Reservoir(whole("number of inducing inputs", self.count))
+                )
                 reservoir.add(take(x, labels == label))
         sizes = {label: length(reservoir.rows) for label, reservoir in classes.items()}
         _require(self.count, sum(sizes.values()))
@@ -73,6 +78,8 @@ class class_balanced:
 class greedy:
     """``count`` inputs by greatest conditional variance: pivoted Cholesky on a random sample.
 
+    Fewer than ``count`` if the kernel can't tell more apart.
+
     Args:
         count: M.
         candidates: size of the sample; ``None`` for four times ``count``, or all data if fewer.
@@ -82,7 +89,11 @@ class greedy:
     candidates: int | None = None
 
     def __call__(self, batches: Batches, kernel: Kernel) -> Inputs:
-        reservoir = _Reservoir(max(_positive(self.count), self.candidates or 4 * self.count))
+        count = whole("number of inducing inputs", self.count)
+        candidates = 4 * count if self.candidates is None else self.candidates
+        if whole("number of candidates", candidates) < count:
+            raise ArgumentError(f"expected at least {count} candidates, got {candidates}")
+        reservoir = _Reservoir(candidates)
         for x, _ in batches:
             reservoir.add(x)
         reservoir.require(self.count)
@@ -103,7 +114,12 @@ class noise:
 
     def __call__(self, batches: Batches, kernel: Kernel) -> Inputs:
         del kernel
-        return _like_first(batches, _positive(self.count), self.scale, lambda field: field)
+        return _like_first(
+            batches,
+            whole("number of inducing inputs", self.count),
+            self.scale,
+            lambda field: field,
+        )
 
 
 @dataclass(frozen=True)
@@ -122,7 +138,9 @@ class smooth_noise:
 
     def __call__(self, batches: Batches, kernel: Kernel) -> Inputs:
         del kernel
-        return _like_first(batches, _positive(self.count), self.scale, self._smooth)
+        return _like_first(
+            batches, whole("number of inducing inputs", self.count), self.scale, self._smooth
+        )
 
     def _smooth(self, field: Tensor) -> Tensor:
         if field.ndim < 3:
@@ -131,6 +149,7 @@ class smooth_noise:
                 f"for smooth_noise, got inputs of shape {list(field.shape)}: give the network "
                 f"images (nn.Flatten inside it), or use noise"
             )
+        positive("blur", self.blur)
         for axis in range(2, field.ndim):
             distance = torch.arange(field.shape[axis], dtype=field.dtype, device=field.device)
             weights = (-((distance[:, None] - distance) ** 2) / (2 * self.blur**2)).exp()
@@ -140,15 +159,21 @@ class smooth_noise:
 
 
 def pivots(gram: Tensor, count: int) -> Tensor:
-    """Indices of the first ``count`` pivots of the pivoted Cholesky factorisation of ``[N, N]``."""
+    """Indices of the first pivots of the pivoted Cholesky factorisation of ``[N, N]``.
+
+    At most ``count``; fewer where every further column would be rounding.
+    """
     variance = gram.diagonal().clone()
+    smallest = 10 * JITTER[gram.dtype] * float(variance.mean())
     columns = gram.new_zeros(count, len(gram))
     chosen: list[int] = []
     for step in range(count):
         pivot = int(variance.argmax())
+        if variance[pivot] <= smallest:
+            break
         chosen.append(pivot)
         residual = gram[pivot] - columns[:step, pivot] @ columns[:step]
-        columns[step] = residual / variance[pivot].clamp_min(torch.finfo(gram.dtype).tiny).sqrt()
+        columns[step] = residual / variance[pivot].sqrt()
         variance = (variance - columns[step].square()).clamp_min(0)
         variance[chosen] = -1.0
     return torch.tensor(chosen, device=gram.device)
@@ -174,12 +199,6 @@ class _Reservoir:
         _require(count, self._seen)
 
 
-def _positive(count: int) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ArgumentError(f"expected a positive number of inducing inputs, got {count!r}")
-    return count
-
-
 def _require(count: int, available: int) -> None:
     if available < count:
         raise DataError(
@@ -192,8 +211,8 @@ def _like_first(
     batches: Batches, count: int, scale: float | None, shape: Callable[[Tensor], Tensor]
 ) -> Inputs:
     """Noise with the first batch's shapes; with its mean and deviation if no scale is given."""
-    if scale is not None and not scale > 0:
-        raise ArgumentError(f"expected a positive scale, got {scale}")
+    if scale is not None:
+        positive("scale", scale)
 
     def draw(leaf: Tensor) -> Tensor:
         if not leaf.is_floating_point():
@@ -201,6 +220,12 @@ def _like_first(
                 f"expected floating-point inputs to imitate with noise, got {leaf.dtype}: "
                 f"use random, class_balanced or greedy"
             )
+        memory.require(
+            3 * count * leaf[0].numel() * leaf.itemsize,
+            f"noise for {count} inducing inputs",
+            "lower the number of inducing inputs",
+            leaf.device,
+        )
         field = shape(torch.randn(count, *leaf.shape[1:], dtype=leaf.dtype).to(leaf.device))
         if scale is not None:
             return scale * field

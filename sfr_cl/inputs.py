@@ -6,7 +6,7 @@ tensors, all with the batch as the leading dimension. It is called a tree here, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,19 +24,29 @@ Data = Any
 
 
 def tree_map(function: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
-    """Apply ``function`` to every leaf."""
-    if isinstance(x, Tensor):
-        return function(x)
-    if isinstance(x, np.ndarray):
-        return function(torch.from_numpy(x))
-    if isinstance(x, dict):
+    """Apply ``function`` to every leaf; arrays become tensors, mappings plain dicts."""
+    if isinstance(x, Tensor | np.ndarray):
+        return function(as_tensor(x))
+    if isinstance(x, Mapping):
         return {key: tree_map(function, value) for key, value in x.items()}
-    if isinstance(x, list | tuple):
+    if type(x) in (list, tuple):
         return type(x)(tree_map(function, value) for value in x)
     raise DataTypeError(
         f"expected inputs that are a tensor, or a dict, tuple or list of tensors; got "
         f"{type(x).__name__}: convert it with torch.as_tensor"
     )
+
+
+def as_tensor(x: Tensor | np.ndarray) -> Tensor:
+    """An array as a tensor; read-only and reversed arrays are copied."""
+    if isinstance(x, Tensor):
+        return x
+    try:
+        return torch.from_numpy(x if x.flags.writeable and x.flags.c_contiguous else x.copy())
+    except TypeError as error:
+        raise DataTypeError(
+            f"expected inputs and targets that are numbers, got an array of {x.dtype}"
+        ) from error
 
 
 def leaves(x: Inputs, name: str = "") -> list[tuple[str, Tensor]]:
@@ -62,11 +72,21 @@ def take(x: Inputs, index: slice | Tensor) -> Inputs:
 
 def concat(parts: Sequence[Inputs]) -> Inputs:
     """Join batches along their leading dimension."""
+    try:
+        return _concat(parts)
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        shapes = [[list(leaf.shape) for _, leaf in leaves(part)] for part in parts]
+        raise DataError(
+            f"expected inputs of one form, got shapes {' and '.join(map(str, shapes))}"
+        ) from error
+
+
+def _concat(parts: Sequence[Inputs]) -> Inputs:
     first = parts[0]
     if isinstance(first, dict):
-        return {key: concat([part[key] for part in parts]) for key in first}
+        return {key: _concat([part[key] for part in parts]) for key in first}
     if isinstance(first, list | tuple):
-        return type(first)(concat(column) for column in zip(*parts, strict=True))
+        return type(first)(_concat(column) for column in zip(*parts, strict=True))
     return torch.cat(list(parts))
 
 
@@ -78,7 +98,7 @@ def same(x: Inputs, y: Inputs) -> bool:
     )
 
 
-def prepare(x: Inputs, device: torch.device, dtype: torch.dtype) -> Inputs:
+def prepare(x: Inputs, device: torch.device, dtype: torch.dtype, what: str = "inputs") -> Inputs:
     """Check a batch of inputs and move it: floating leaves to ``dtype``, all to ``device``."""
 
     def move(leaf: Tensor) -> Tensor:
@@ -90,7 +110,7 @@ def prepare(x: Inputs, device: torch.device, dtype: torch.dtype) -> Inputs:
     if not named:
         raise DataError("expected inputs with at least one tensor; got an empty tree")
     for name, leaf in named:
-        where = f"inputs[{name}]" if name else "inputs"
+        where = f"{what}[{name}]" if name else what
         if leaf.ndim == 0:
             raise DataError(
                 f"expected {where} with a batch dimension, got a scalar: add one with x[None]"
@@ -104,6 +124,8 @@ def prepare(x: Inputs, device: torch.device, dtype: torch.dtype) -> Inputs:
     sizes = {len(leaf) for _, leaf in named}
     if len(sizes) > 1:
         raise DataError(f"expected leaves with one batch size, got sizes {sorted(sizes)}")
+    if sizes == {0}:
+        raise DataError(f"expected {what}, got none")
     return x
 
 
@@ -127,12 +149,13 @@ class Batches:
                     f"expected batches that are pairs (x, y), got {_describe(batch)}: "
                     f"give a DataLoader, a Dataset or (x, y)"
                 )
-            x, y = tree_map(lambda leaf: leaf, batch[0]), torch.as_tensor(batch[1])
+            x, y = tree_map(lambda leaf: leaf, batch[0]), as_tensor(batch[1])
             if not leaves(x) or any(leaf.ndim == 0 for _, leaf in leaves(x)) or y.ndim == 0:
                 raise DataError("expected inputs and targets with a batch dimension, got a scalar")
             if length(x) != len(y):
                 raise DataError(
-                    f"expected one target for each input, got {length(x)} inputs and {len(y)} targets"
+                    f"expected one target for each input, got {length(x)} inputs and {len(y)} "
+                    f"targets"
                 )
             for start in range(0, len(y), self.size):
                 empty = False
@@ -149,7 +172,8 @@ def _source(data: Data, size: int) -> Iterable[Any]:
     if _is_pair(data):
         return [data]
     if isinstance(data, Dataset):
-        return DataLoader(data, batch_size=size)
+        # A generator of its own: iterating must not draw from the caller's.
+        return DataLoader(data, batch_size=size, generator=torch.Generator())
     if isinstance(data, Iterable) and not isinstance(data, Tensor | np.ndarray | dict | str):
         return data
     raise DataTypeError(

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 
 from sfr_cl import memory
+from sfr_cl.errors import ArgumentError
 from sfr_cl.inputs import Inputs, length, take
 from sfr_cl.network import FrozenNetwork, plain_attention
 
@@ -39,7 +40,7 @@ class InducingKernel(Protocol):
     """The kernel with one side fixed at the inducing inputs Z."""
 
     gram: Tensor
-    """kappa(Z, Z), ``[K, M, M]``."""
+    """kappa(Z, Z), ``[K, M, M]``, in float64: everything is whitened by it."""
 
     def __call__(self, x: Inputs, *, diagonal: bool = False) -> KernelValues:
         """Evaluate a batch against Z."""
@@ -93,8 +94,13 @@ class JacobianKernel:
         def outputs(parameters: dict[str, Tensor], row: Inputs) -> Tensor:
             return self.network.single(parameters, row)[: self.num_outputs]
 
-        with plain_attention():
-            rows = vmap(jacrev(outputs), in_dims=(None, 0))(self.network.parameters, x)
+        try:
+            with plain_attention():
+                rows = vmap(jacrev(outputs), in_dims=(None, 0))(self.network.parameters, x)
+        except RuntimeError as error:
+            raise ArgumentError(
+                f"expected a network that torch.func can differentiate, got {error}"
+            ) from error
         jacobian = torch.cat([part.flatten(2) for part in rows.values()], dim=2)
         if self.shared:
             return jacobian.flatten(1)[None] / self.num_outputs**0.5
@@ -103,7 +109,10 @@ class JacobianKernel:
     def gram(self, x: Inputs) -> Tensor:
         needed = length(x) * self.bytes_per_input(length(x))
         memory.require(
-            needed, f"the kernel of {length(x)} inputs", "use fewer", self.network.device
+            needed,
+            f"the kernel of {length(x)} inputs",
+            "lower inducing or the candidates of greedy, or predict fewer inputs at once",
+            self.network.device,
         )
         phi = self.features(x)
         return phi @ phi.mT
@@ -113,27 +122,39 @@ class JacobianKernel:
 
 
 def tangent_kernel(network: FrozenNetwork, num_outputs: int, shared: bool) -> Kernel:
-    """The kernel of a network's first ``num_outputs`` outputs, by the fastest rule that is exact."""
+    """The kernel of a network's first ``num_outputs`` outputs, by the fastest exact rule."""
     return JacobianKernel(network, num_outputs, shared)
 
 
 class _JacobianAtInducing:
     def __init__(self, kernel: JacobianKernel, z: Inputs, batch_size: int) -> None:
         self._kernel = kernel
-        self._chunks = [
-            take(z, slice(start, start + batch_size)) for start in range(0, length(z), batch_size)
-        ]
-        size = (
-            length(z) * kernel.num_outputs * kernel.num_parameters * kernel.network.dtype.itemsize
-        )
-        self._features = [kernel.features(z)] if size <= CACHE_BYTES else None
-        self.gram = torch.cat([self._against(kernel.features(c)) for c in self._chunks], dim=1)
-
-    def _against(self, phi: Tensor) -> Tensor:
-        chunks = self._features or (self._kernel.features(chunk) for chunk in self._chunks)
-        return torch.cat([phi @ chunk.mT for chunk in chunks], dim=2)
+        self._chunks = _split(z, batch_size)
+        exact = JacobianKernel(kernel.network.double(), kernel.num_outputs, kernel.shared)
+        z = exact.network.prepare(z)
+        size = length(z) * kernel.num_outputs * kernel.num_parameters * torch.float64.itemsize
+        kept = [exact.features(z)] if size <= CACHE_BYTES else None
+        chunks = _split(z, batch_size)
+        self.gram = torch.cat([_against(exact, exact.features(c), kept, chunks) for c in chunks], 1)
+        self._kept = kept and [kept[0].to(kernel.network.dtype)]
 
     def __call__(self, x: Inputs, *, diagonal: bool = False) -> KernelValues:
         outputs = self._kernel.network(x)
         phi = self._kernel.features(x)
-        return KernelValues(outputs, self._against(phi), phi.square().sum(2) if diagonal else None)
+        return KernelValues(
+            outputs,
+            _against(self._kernel, phi, self._kept, self._chunks),
+            phi.square().sum(2) if diagonal else None,
+        )
+
+
+def _split(x: Inputs, size: int) -> list[Inputs]:
+    return [take(x, slice(start, start + size)) for start in range(0, length(x), size)]
+
+
+def _against(
+    kernel: JacobianKernel, phi: Tensor, kept: list[Tensor] | None, chunks: list[Inputs]
+) -> Tensor:
+    """phi against the features of Z: those kept, or made anew, a chunk at a time."""
+    features = kept or (kernel.features(chunk) for chunk in chunks)
+    return torch.cat([phi @ part.mT for part in features], dim=2)

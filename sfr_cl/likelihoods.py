@@ -37,6 +37,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError
+from sfr_cl.options import positive
 
 LINKS = ("probit", "mc", "map")
 MC_SAMPLES, MC_CHUNKS = 1000, 20
@@ -81,6 +82,10 @@ class Likelihood(ABC):
     @abstractmethod
     def predictive(self, mean: Tensor, variance: Tensor, link: str) -> Distribution:
         """p(y | x) with f(x) ~ N(mean, variance)."""
+
+    def settings(self) -> dict[str, float | bool]:
+        """Plain values a file stores beside the name, and merging compares."""
+        return {}
 
     def seen(self, y: Tensor, num_outputs: int) -> Tensor:
         """How many targets speak of each output, ``[C]``."""
@@ -202,6 +207,9 @@ class GaussianLikelihood(Likelihood):
         self.noise_variance = noise_variance
         self.learn = learn
 
+    def settings(self) -> dict[str, float | bool]:
+        return {"noise_variance": self.noise_variance, "learn": self.learn}
+
     def targets(self, y: Tensor, num_outputs: int) -> Tensor:
         if y.is_complex():
             raise DataTypeError(f"expected real targets, got {y.dtype}")
@@ -236,11 +244,11 @@ def make(likelihood: str | Likelihood, noise_variance: float | str) -> Likelihoo
     if likelihood == "regression":
         if noise_variance == "learn":
             return GaussianLikelihood(1.0, learn=True)
-        if isinstance(noise_variance, str) or not 0 < noise_variance < math.inf:
+        if isinstance(noise_variance, str):
             raise ArgumentError(
                 f"expected a positive noise_variance or 'learn', got {noise_variance!r}"
             )
-        return GaussianLikelihood(float(noise_variance))
+        return GaussianLikelihood(positive("noise_variance", noise_variance))
     if likelihood == "classification":
         return CategoricalLikelihood()
     if likelihood == "binary":

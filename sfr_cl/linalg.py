@@ -3,7 +3,8 @@
 Everything is whitened by the inducing inputs: with L L' = kappa(Z, Z) and phi(x) = L^-1 kappa(Z, x)
 the sparse posterior is Bayesian linear regression on the features phi, whose precision is
 delta I + W with W = sum_i b_i phi_i phi_i'. W is a sum of squares, so it stays positive
-semi-definite in finite precision, which sums of unwhitened kernels do not.
+semi-definite in finite precision, which sums of unwhitened kernels do not. All of it is in float64,
+whatever precision the kernel is evaluated in.
 """
 
 from __future__ import annotations
@@ -16,54 +17,62 @@ from torch import Tensor
 
 from sfr_cl.errors import FactorizationError, SFRWarning
 
-RUNGS = {torch.float64: 1e-12, torch.float32: 1e-6}
-"""The smallest jitter that rounding calls for, relative to the mean diagonal."""
+JITTER = {torch.float64: 1e-12, torch.float32: 1e-6}
+"""What rounding of a kernel in some precision calls for, relative to the mean diagonal."""
 
 TRIES = 5
 
 
-def cholesky(matrix: Tensor, what: str, *, first: float | None = None) -> Tensor:
+def cholesky(matrix: Tensor, what: str, jitter: float, *, first: float | None = None) -> Tensor:
     """Lower Cholesky factors of ``[..., M, M]``, with bounded jitter relative to the mean diagonal.
 
-    The first try adds rounding-sized jitter, since a kernel matrix is only known up to rounding,
-    or ``first``. Each further try adds a hundred times more and says so.
+    Args:
+        matrix: the matrices, in float64.
+        what: their name, for messages.
+        jitter: what the first try adds; each further try adds a hundred times more and says so.
+        first: what the first try adds instead.
     """
-    rung = RUNGS[matrix.dtype]
     scale = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     if not torch.isfinite(scale).all():
         raise FactorizationError(f"expected {what} to be finite, got NaN or infinity")
     for attempt in range(TRIES):
-        jitter = rung * 100**attempt if attempt or first is None else first
-        factor, failed = torch.linalg.cholesky_ex(matrix + jitter * scale * eye)
+        added = jitter * 100**attempt if attempt or first is None else first
+        factor, failed = torch.linalg.cholesky_ex(matrix + added * scale * eye)
         if not failed.any():
             if attempt:
                 warnings.warn(
-                    f"{what} is nearly singular: added {jitter:.0e} of its mean diagonal",
+                    f"{what} is nearly singular: added {added:.0e} of its mean diagonal",
                     SFRWarning,
                     stacklevel=2,
                 )
-            return factor
+            return factor.contiguous()
     raise FactorizationError(
-        f"expected {what} to be positive definite, and {TRIES} tries up to {jitter:.0e} of its "
+        f"expected {what} to be positive definite, and {TRIES} tries up to {added:.0e} of its "
         f"mean diagonal did not make it so: use dtype=torch.float64 or fewer inducing inputs"
     )
 
 
-def extend_cholesky(factor: Tensor, gram: Tensor, what: str) -> Tensor:
+def extend_cholesky(factor: Tensor, gram: Tensor, what: str, jitter: float) -> Tensor:
     """Factor of a larger ``gram`` whose leading block is, exactly, ``factor``."""
     size = factor.shape[-1]
     lower = whiten(factor, gram[:, size:, :size])
-    corner = cholesky(gram[:, size:, size:] - lower @ lower.mT, what)
+    corner = cholesky(gram[:, size:, size:] - lower @ lower.mT, what, jitter)
     top = torch.nn.functional.pad(factor, (0, corner.shape[-1]))
-    return torch.cat([top, torch.cat([lower, corner], dim=2)], dim=1)
+    return torch.cat([top, torch.cat([lower, corner], dim=2)], dim=1).contiguous()
 
 
-def is_semidefinite(matrix: Tensor, scale: Tensor) -> bool:
-    """Whether ``[K, M, M]`` is positive semi-definite up to rounding of numbers of size ``scale``."""
-    slack = 1e-10 if matrix.dtype == torch.float64 else 1e-4
+def sites(factor: Tensor, weight: Tensor) -> Tensor:
+    """L^-T W L^-1, ``[K, M, M]``: the data's sites on u = f(Z), whatever the prior precision."""
+    half = torch.linalg.solve_triangular(factor.mT, weight, upper=True)
+    whole = torch.linalg.solve_triangular(factor.mT, half.mT, upper=True)
+    return (whole + whole.mT) / 2
+
+
+def is_semidefinite(matrix: Tensor, scale: Tensor, jitter: float) -> bool:
+    """Whether ``[K, M, M]`` is positive semi-definite, up to rounding at size ``scale``."""
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    shift = slack * scale.clamp_min(torch.finfo(matrix.dtype).tiny)
+    shift = 100 * jitter * scale.clamp_min(torch.finfo(matrix.dtype).tiny)
     return not bool(torch.linalg.cholesky_ex(matrix + shift * eye)[1].any())
 
 
@@ -78,7 +87,9 @@ class Precision:
     def __init__(self, weight: Tensor, prior_precision: float) -> None:
         eye = torch.eye(weight.shape[-1], dtype=weight.dtype, device=weight.device)
         self.prior_precision = prior_precision
-        self.factor = cholesky(weight + prior_precision * eye, "the posterior precision", first=0.0)
+        self.factor = cholesky(
+            weight + prior_precision * eye, "the posterior precision", 1e-12, first=0.0
+        )
 
     def solve(self, vectors: Tensor) -> Tensor:
         """(delta I + W)^-1 v for ``[C, M]``; one matrix serves all C if K = 1."""

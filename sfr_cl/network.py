@@ -7,17 +7,18 @@ carries the weights the kernel is built at, whatever happens to the original aft
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parameter import is_lazy
 
 from sfr_cl.errors import ArgumentError, DataError, MismatchError
-from sfr_cl.inputs import Inputs, leaves, prepare, tree_map
+from sfr_cl.inputs import Inputs, leaves, length, prepare, tree_map
 
 Parameters = str | Sequence[str]
 
@@ -35,14 +36,21 @@ class FrozenNetwork:
     def __init__(self, network: nn.Module, parameters: Parameters, dtype: torch.dtype) -> None:
         if not isinstance(network, nn.Module):
             raise ArgumentError(f"expected a torch.nn.Module, got {type(network).__name__}")
-        self.module = copy.deepcopy(network).to(dtype).eval().requires_grad_(False)
+        if any(is_lazy(tensor) for tensor in [*network.parameters(), *network.buffers()]):
+            raise ArgumentError(
+                "expected initialised weights, got lazy ones: run the network on a batch first"
+            )
+        try:
+            self.module = copy.deepcopy(network).to(dtype).eval().requires_grad_(False)
+        except Exception as error:
+            raise ArgumentError(
+                f"expected a network that copy.deepcopy can copy, got {error}: delete tensors with "
+                f"a history that the module keeps"
+            ) from error
         self.dtype = dtype
-        tensors = [*self.module.parameters(), *self.module.buffers()]
-        if not any(True for _ in self.module.parameters()):
+        tensors = list(self.module.parameters())
+        if not tensors:
             raise ArgumentError("expected a network with parameters, got one without any")
-        bad = [name for name, value in self.weights().items() if not torch.isfinite(value).all()]
-        if bad:
-            raise DataError(f"expected finite weights, got NaN or infinity in {bad[0]!r}")
         self.device = tensors[0].device
         self._requested = parameters
         self._names = None if parameters == "last_layer" else self._named(parameters)
@@ -51,7 +59,7 @@ class FrozenNetwork:
         known = [name for name, _ in self.module.named_parameters()]
         if parameters == "all":
             return known
-        if isinstance(parameters, str):
+        if isinstance(parameters, str) or not isinstance(parameters, Sequence):
             raise ArgumentError(
                 f"expected parameters to be 'all', 'last_layer' or a list of names, "
                 f"got {parameters!r}"
@@ -59,10 +67,19 @@ class FrozenNetwork:
         unknown = [name for name in parameters if name not in known]
         if unknown or not parameters:
             raise ArgumentError(
-                f"expected names of the network's parameters ({', '.join(known)}), "
-                f"got {unknown or 'none'}"
+                f"expected names of the network's parameters ({', '.join(known)}), got "
+                f"{unknown or 'none'}"
             )
         return [name for name in known if name in set(parameters)]
+
+    def require_finite(self) -> None:
+        """Refuse weights that no kernel can be built at."""
+        bad = [name for name, value in self.weights().items() if not torch.isfinite(value).all()]
+        if bad:
+            raise DataError(
+                f"expected finite weights, got NaN or infinity in {bad[0]!r}: train the network "
+                f"anew"
+            )
 
     def bind(self, x: Inputs) -> int:
         """Run once, learn which layer is last if that matters, and return C."""
@@ -97,23 +114,15 @@ class FrozenNetwork:
         """Every parameter and buffer by name."""
         return {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
 
-    def prepare(self, x: Inputs) -> Inputs:
+    def prepare(self, x: Inputs, what: str = "inputs") -> Inputs:
         """Inputs, checked, on the copy's device and in its dtype."""
-        return prepare(x, self.device, self.dtype)
+        return prepare(x, self.device, self.dtype, what)
 
     @torch.no_grad()
     def __call__(self, x: Inputs) -> Tensor:
         """f(x; w*), ``[B, C]``."""
         with plain_attention():
-            try:
-                return as_matrix(self.module(x))
-            except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
-                if isinstance(error, DataError):
-                    raise
-                shapes = ", ".join(f"{list(leaf.shape)}" for _, leaf in leaves(x))
-                raise DataError(
-                    f"the network can't take inputs of shape {shapes}: {error}"
-                ) from error
+            return run(self.module, x)
 
     def single(self, parameters: dict[str, Tensor], x: Inputs) -> Tensor:
         """f(x; parameters) of one input without a batch dimension, ``[C]``, for ``torch.func``."""
@@ -132,9 +141,19 @@ class FrozenNetwork:
             return as_matrix(functional_call(self.module, values, (x,)))
 
         with plain_attention():
-            f, pull_back = vjp(outputs, parameters)
-            _, push_forward = vjp(lambda direction: pull_back(direction)[0], torch.zeros_like(f))
-            return cast(Tensor, push_forward(parameters)[0]).detach()
+            f, pull_back = _vjp(outputs, parameters)
+            _, push_forward = _vjp(lambda direction: pull_back(direction)[0], torch.zeros_like(f))
+            tangent: Tensor = push_forward(parameters)[0]
+            return tangent.detach()
+
+    def double(self) -> FrozenNetwork:
+        """The same in float64."""
+        if self.dtype == torch.float64:
+            return self
+        exact = copy.copy(self)
+        exact.module = copy.deepcopy(self.module).double()
+        exact.dtype = torch.float64
+        return exact
 
     def to(self, device: torch.device) -> FrozenNetwork:
         """The same on another device."""
@@ -179,10 +198,34 @@ class FrozenNetwork:
 
 def as_matrix(outputs: Tensor) -> Tensor:
     """Outputs as ``[B, C]``."""
-    if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2):
-        got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise DataError(f"expected a network whose outputs are [B, C], got {got}")
     return outputs[:, None] if outputs.ndim == 1 else outputs
+
+
+def run(network: nn.Module, x: Inputs) -> Tensor:
+    """A network's outputs as ``[B, C]``, checked."""
+    shapes = ", ".join(f"{list(leaf.shape)}" for _, leaf in leaves(x))
+    try:
+        outputs = network(x)
+    except Exception as error:
+        raise DataError(
+            f"expected inputs the network can take, got shape {shapes}: {error}"
+        ) from error
+    fits = isinstance(outputs, Tensor) and outputs.ndim in (1, 2) and outputs.is_floating_point()
+    if not fits or len(outputs) != length(x) or not outputs.numel():
+        got = type(outputs).__name__
+        if isinstance(outputs, Tensor):
+            got = f"{list(outputs.shape)} of {outputs.dtype}"
+        raise DataError(
+            f"expected a network whose outputs are floats [B, C], got {got} for inputs of "
+            f"shape {shapes}"
+        )
+    return as_matrix(outputs)
+
+
+def _vjp(function: Callable[[Any], Any], at: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """``torch.func.vjp`` without auxiliary outputs, whose type its annotation mixes in."""
+    value, pull_back, *_ = vjp(function, at)
+    return value, pull_back
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -48,11 +49,16 @@ class Options:
                 )
         if mean != "natural" and linearize_at == "prior":
             raise ArgumentError(
-                f"mean={mean!r} speaks of the network's outputs and can't be linearised at the "
-                f"prior: leave linearize_at out, or use mean='natural'"
+                f"expected linearize_at='network' for mean={mean!r}, which speaks of the network's "
+                f"outputs, got 'prior': leave linearize_at out, or use mean='natural'"
             )
         if dtype not in (torch.float32, torch.float64):
             raise ArgumentError(f"expected dtype torch.float64 or torch.float32, got {dtype}")
+        if not isinstance(parameters, Sequence):
+            raise ArgumentError(
+                f"expected parameters to be 'all', 'last_layer' or a list of names, got "
+                f"{parameters!r}"
+            )
         names = parameters if isinstance(parameters, str) else tuple(parameters)
         return Options(output_kernel, names, mean, linearize_at, dtype)
 
@@ -74,13 +80,23 @@ class Options:
     @staticmethod
     def from_plain(values: dict[str, Any]) -> Options:
         """The inverse of :meth:`plain`."""
-        dtype = {"float32": torch.float32, "float64": torch.float64}[values["dtype"]]
+        known = {"float32": torch.float32, "float64": torch.float64}
+        dtype = known.get(str(values["dtype"]))
+        if dtype is None:
+            raise ArgumentError(f"expected dtype {' or '.join(known)}, got {values['dtype']!r:.60}")
         names = ("output_kernel", "parameters", "mean", "linearize_at")
         return Options.checked(**{name: values[name] for name in names}, dtype=dtype)
 
 
 def positive(name: str, value: float) -> float:
     """A positive finite number, or an :class:`ArgumentError`."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < value < math.inf:
         raise ArgumentError(f"expected a positive {name}, got {value!r}")
     return float(value)
+
+
+def whole(name: str, value: int) -> int:
+    """A positive integer, or an :class:`ArgumentError`."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise ArgumentError(f"expected a positive {name}, got {value!r}: a whole number")
+    return int(value)

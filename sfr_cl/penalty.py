@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sfr_cl.errors import MismatchError
+from sfr_cl.errors import ArgumentError, MismatchError
 from sfr_cl.evidence import SEEN
 from sfr_cl.inputs import Inputs, length, prepare
-from sfr_cl.network import as_matrix, eval_mode
+from sfr_cl.linalg import sites
+from sfr_cl.network import eval_mode, run
 from sfr_cl.state import State
 
 
@@ -29,26 +30,27 @@ class Penalty:
     @staticmethod
     def of(state: State, weight: Tensor) -> Penalty:
         """The penalty of a state whose sums read as W = ``weight``."""
-        upper = state.factor.mT
-        half = torch.linalg.solve_triangular(upper, weight, upper=True)
-        sites = torch.linalg.solve_triangular(upper, half.mT, upper=True)
         seen = state.sums.seen > SEEN
-        return Penalty(state.z, state.network(state.z), (sites + sites.mT) / 2, seen)
+        return Penalty(state.z, state.network(state.z), sites(state.factor, weight), seen)
 
     def __call__(self, network: nn.Module) -> Tensor:
         """The penalty of a network's current weights, differentiable with respect to them."""
+        if not isinstance(network, nn.Module) or not any(True for _ in network.parameters()):
+            raise ArgumentError(
+                f"expected a torch.nn.Module with parameters, got {type(network).__name__}"
+            )
         parameter = next(network.parameters())
         with eval_mode(network):
-            outputs = as_matrix(network(prepare(self.z, parameter.device, parameter.dtype)))
+            outputs = run(network, prepare(self.z, parameter.device, parameter.dtype))
         if outputs.shape[1] < len(self.seen):
             raise MismatchError(
                 f"expected a network with at least {len(self.seen)} outputs, got {outputs.shape[1]}"
             )
         targets = self.targets.to(outputs.device)
         change = outputs[:, : len(self.seen)].to(targets.dtype) - targets
-        sites, seen = self.sites.to(outputs.device), self.seen.to(outputs.device)
+        precision, seen = self.sites.to(outputs.device), self.seen.to(outputs.device)
         columns = change.mT[:, :, None]
-        held = (columns * (sites @ columns)).sum((1, 2))
+        held = (columns * (precision @ columns)).sum((1, 2))
         pinned = change.square().sum(0)
         total = torch.where(seen, held, pinned).sum() / (2 * length(self.z))
         return total.to(outputs.dtype)

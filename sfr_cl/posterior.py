@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -15,12 +16,12 @@ from sfr_cl.duals import DualSums
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError, MismatchError, NotFittedError
 from sfr_cl.evidence import SEEN
 from sfr_cl.inducing import Selector, greedy
-from sfr_cl.inputs import Batches, Data, Inputs, length, same, take
+from sfr_cl.inputs import Batches, Data, Inputs, length, same, take, tree_map
 from sfr_cl.kernel import tangent_kernel
 from sfr_cl.likelihoods import LINKS, CategoricalLikelihood, GaussianLikelihood, Likelihood
-from sfr_cl.linalg import cholesky, is_semidefinite
+from sfr_cl.linalg import JITTER, cholesky, is_semidefinite
 from sfr_cl.network import FrozenNetwork
-from sfr_cl.options import Options, positive
+from sfr_cl.options import Options, positive, whole
 from sfr_cl.penalty import Penalty
 from sfr_cl.solution import Solution
 from sfr_cl.state import Checked, State
@@ -67,7 +68,8 @@ class SFRPosterior:
         linearize_at: ``"prior"`` (f = 0) or ``"network"`` (f at the network's output); by default
             ``"prior"`` for the natural mean and ``"network"`` for the others.
         batch_size: rows worked on at a time; by default as many as modest memory allows.
-        dtype: precision of kernel and sums. ``torch.float32`` is faster and less exact.
+        dtype: precision the network and its kernel are evaluated in; the sums are in float64.
+            ``torch.float32`` is faster, and good to about three digits.
 
     >>> import torch
     >>> _ = torch.manual_seed(0)
@@ -77,7 +79,7 @@ class SFRPosterior:
     ... )
     >>> posterior = SFRPosterior(network, "regression").fit((x, x**2))
     >>> posterior.predict(torch.tensor([[0.5]])).mean
-    tensor([[0.25]], dtype=torch.float64)
+    tensor([[0.2500]], dtype=torch.float64)
     """
 
     def __init__(
@@ -102,8 +104,6 @@ class SFRPosterior:
             linearize_at=linearize_at,
             dtype=dtype,
         )
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-            raise ArgumentError(f"expected a positive batch_size, got {batch_size!r}")
         self._likelihood = likelihoods.make(likelihood, noise_variance)
         if prior_precision is not None:
             prior_precision = positive("prior_precision", prior_precision)
@@ -111,11 +111,11 @@ class SFRPosterior:
         self._logit_scale = 1.0
         self._network = network
         self._inducing = inducing
-        self._batch_size = batch_size
+        self._batch_size = None if batch_size is None else whole("batch_size", batch_size)
         self._fitted: State | None = None
         self._solved: Solution | None = None
         self._penalty: Penalty | None = None
-        FrozenNetwork(network, parameters, dtype)  # refuses what can't be used, before any data
+        FrozenNetwork(network, self._options.parameters, dtype)  # refuses what can't be used
 
     # Conditioning -------------------------------------------------------------------------------
 
@@ -127,6 +127,7 @@ class SFRPosterior:
                 rule the data the network was trained on. Nothing is trained.
         """
         network = FrozenNetwork(self._network, self._options.parameters, self._options.dtype)
+        network.require_finite()
         batches = Batches(data, self._batch_size or FIRST_BATCH)
         z, num_outputs = self._choose_inducing(network, batches)
         state = State.without_data(
@@ -134,7 +135,8 @@ class SFRPosterior:
         )
         batches.size = state.batch_size
         sums = state.absorb(batches)
-        self._take_over(state.with_sums(sums, reference=sums.gradient))
+        trained_on = sums.gradient if self._options.mean == "network" else None
+        self._take_over(state.with_sums(sums, reference=trained_on))
         return self
 
     def update(self, data: Data) -> SFRPosterior:
@@ -163,10 +165,10 @@ class SFRPosterior:
                 f"the weight if it was discounted"
             )
         scale = state.sums.weight.diagonal(dim1=-2, dim2=-1).amax()
-        if not is_semidefinite(sums.weight, scale):
+        if not is_semidefinite(sums.weight, scale, JITTER[self._options.dtype]):
             raise DataError(
                 "expected samples that were absorbed, got some that leave the posterior indefinite:"
-                " they were never seen, or their weight has been discounted"
+                " they were never seen, were discounted, or came before add_inducing"
             )
         self._take_over(state.with_sums(sums))
         return self
@@ -186,8 +188,12 @@ class SFRPosterior:
         mine, theirs = self._state, other._state
         self._require_same("options", self._options == other._options)
         self._require_same("likelihoods", self._likelihood.name == other._likelihood.name)
+        settings = self._likelihood.settings() == other._likelihood.settings()
+        self._require_same("noise variances", settings)
         self._require_same("prior precisions", self._prior_precision == other._prior_precision)
+        self._require_same("logit scales", self._logit_scale == other._logit_scale)
         self._require_same("networks", mine.network.agrees_with(theirs.network))
+        self._require_same("kernels", mine.kernel_outputs == theirs.kernel_outputs)
         self._require_same("inducing inputs", same(mine.z, theirs.z))
         merged = self._copy()
         sums = mine.sums + theirs.sums.to(mine.network.device)
@@ -196,9 +202,14 @@ class SFRPosterior:
         return merged
 
     def add_inducing(self, z: Inputs) -> SFRPosterior:
-        """Add inducing inputs. Predictions stay as they are until more data is absorbed."""
+        """Add inducing inputs. Predictions stay as they are until more data is absorbed.
+
+        What was absorbed before has no part in the new directions, and can't be forgotten any more.
+        """
         state = self._state
-        self._take_over(state.add_inducing(state.network.prepare(z)))
+        z = state.network.prepare(z)
+        state.network(z)  # refuses what the network can't take
+        self._take_over(state.add_inducing(z))
         return self
 
     def grow_outputs(self, network: nn.Module) -> SFRPosterior:
@@ -209,6 +220,7 @@ class SFRPosterior:
         """
         state = self._state
         grown = FrozenNetwork(network, state.network.names, self._options.dtype)
+        grown.require_finite()
         grown.check_grown_from(state.network)
         num_outputs = grown.bind(take(state.z, slice(0, 1)))
         if num_outputs <= state.num_outputs:
@@ -219,8 +231,9 @@ class SFRPosterior:
         carry = isinstance(self._likelihood, CategoricalLikelihood) and self._options.at_prior
         if self._options.shared and not carry:
             raise ArgumentError(
-                "outputs that no datum has spoken of need a kernel of their own: use "
-                "output_kernel='per_output' (or classification at linearize_at='prior')"
+                "expected outputs with kernels of their own, since no datum has spoken of the new "
+                "ones, got 'shared': use output_kernel='per_output' (or classification at "
+                "linearize_at='prior')"
             )
         self._take_over(state.add_outputs(grown, num_outputs, carry=carry))
         self._network = network
@@ -238,9 +251,7 @@ class SFRPosterior:
             covariance ``[C, B, B]``.
         """
         state, solution = self._state, self._solution
-        x = state.network.prepare(x)
-        if not length(x):
-            raise DataError("expected inputs to predict, got none")
+        x = state.network.prepare(x, "inputs to predict")
         network_mean = self._options.mean == "network"
         means, variances, parts = [], [], []
         for start in range(0, length(x), state.batch_size):
@@ -254,10 +265,13 @@ class SFRPosterior:
         mean = torch.cat(means)
         if full_cov:
             covariance = solution.covariance(torch.cat(parts, dim=1), state.kernel.gram(x))
-            factor = cholesky(covariance, "the predictive covariance")
+            _require_finite(mean, covariance)
+            jitter = JITTER[self._options.dtype]
+            factor = cholesky(covariance, "the predictive covariance", jitter)
             return MultivariateNormal(mean.mT, scale_tril=factor.expand(mean.shape[1], -1, -1))
         tiny = torch.finfo(mean.dtype).tiny
         deviation = torch.cat(variances).clamp_min(tiny).sqrt().expand_as(mean)
+        _require_finite(mean, deviation)
         return Normal(mean, deviation)
 
     def predict(self, x: Inputs, *, link: str | None = None) -> Distribution:
@@ -369,13 +383,19 @@ class SFRPosterior:
 
     def load_state_dict(self, state: dict[str, Any]) -> SFRPosterior:
         """Take over what :meth:`state_dict` gave. The network lends its architecture only."""
-        values = state["values"]
-        self._require_same("likelihoods", values["likelihood"] == self._likelihood.name)
-        self._require_same("options", Options.from_plain(values["options"]) == self._options)
-        restored = snapshot.restore(state["tensors"], values, self._network, self._likelihood)
-        delta = values["prior_precision"]
-        self._prior_precision = None if delta is None else positive("prior_precision", delta)
-        self._logit_scale = positive("logit_scale", values["logit_scale"])
+        tensors, values = (
+            snapshot.part(state, "tensors", dict),
+            snapshot.part(state, "values", dict),
+        )
+        likelihood = snapshot.part(values, "likelihood", str)
+        self._require_same("likelihoods", likelihood == self._likelihood.name)
+        self._require_same("options", snapshot.read_options(values) == self._options)
+        restored = snapshot.restore(tensors, values, self._network, self._likelihood)
+        delta = values.get("prior_precision", 0.0)
+        if delta is not None:
+            delta = positive("prior_precision", delta)
+        scale = positive("logit_scale", snapshot.part(values, "logit_scale", float))
+        self._prior_precision, self._logit_scale = delta, scale
         self._likelihood = restored.likelihood
         self._take_over(restored)
         return self
@@ -401,10 +421,11 @@ class SFRPosterior:
             likelihood: the object, if the posterior was made with one of one's own.
         """
         tensors, values = files.read(path)
-        options = Options.from_plain(values["options"])
+        options = snapshot.read_options(values)
+        snapshot.check_architecture(tensors, network)
         posterior = cls(
             network,
-            likelihood or likelihoods.named(values["likelihood"]),
+            likelihood or likelihoods.named(snapshot.part(values, "likelihood", str)),
             output_kernel=options.output_kernel,
             parameters=options.parameters,
             mean=options.mean,
@@ -415,7 +436,14 @@ class SFRPosterior:
 
     def to(self, device: torch.device | str) -> SFRPosterior:
         """Move the posterior; the user's network stays where it is."""
-        self._take_over(self._state.to(torch.device(device)))
+        state = self._state
+        try:
+            moved = state.to(torch.device(device))
+        except (RuntimeError, AssertionError) as error:
+            raise ArgumentError(
+                f"expected a device torch can use, got {device!r}: {error}"
+            ) from error
+        self._take_over(moved)
         return self
 
     def __repr__(self) -> str:
@@ -462,8 +490,8 @@ class SFRPosterior:
     def _choose_inducing(self, network: FrozenNetwork, batches: Batches) -> tuple[Inputs, int]:
         """Z and C."""
         wanted = self._inducing
-        if not (wanted is None or callable(wanted) or isinstance(wanted, int)):
-            z = network.prepare(wanted)
+        if not (wanted is None or callable(wanted) or isinstance(wanted, Integral)):
+            z = tree_map(torch.clone, network.prepare(wanted, "inducing inputs"))
             return z, network.bind(z)
         if batches.one_shot:
             raise DataTypeError(
@@ -474,10 +502,12 @@ class SFRPosterior:
         x, _ = next(iter(batches))
         num_outputs = network.bind(take(network.prepare(x), slice(0, 1)))
         if not callable(wanted):
-            wanted = greedy(_at_most(DEFAULT_INDUCING, batches) if wanted is None else wanted)
+            count = _at_most(DEFAULT_INDUCING, batches) if wanted is None else wanted
+            wanted = greedy(whole("number of inducing inputs", count))
         checked = Checked(batches, network, self._likelihood, num_outputs)
         kernel = tangent_kernel(network, num_outputs, self._options.shared)
-        return network.prepare(wanted(checked, kernel)), num_outputs
+        z = network.prepare(wanted(checked, kernel), "inducing inputs")
+        return tree_map(torch.clone, z), num_outputs
 
     def _require_data(self) -> None:
         if not float(self._state.sums.count) > SEEN:
@@ -490,6 +520,13 @@ class SFRPosterior:
                 f"expected posteriors with the same {what}, got different ones: build both from "
                 f"the same network, with inducing=the other's inducing_inputs"
             )
+
+
+def _require_finite(*values: Tensor) -> None:
+    if not all(torch.isfinite(value).all() for value in values):
+        raise DataError(
+            "expected inputs with finite predictions, got an overflow: the inputs are too large"
+        )
 
 
 def _at_most(count: int, batches: Batches) -> int:

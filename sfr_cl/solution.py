@@ -58,7 +58,7 @@ class Solution:
     def mean(self, outputs: Tensor | None, features: Tensor) -> Tensor:
         """Mean of f, ``[B, C]``; ``outputs`` is the prior mean's part, if there is one."""
         mean = project(features, self.coefficients)
-        return mean if outputs is None else outputs + mean
+        return mean if outputs is None else outputs.double() + mean
 
     def variance(self, features: Tensor, diagonal: Tensor) -> Tensor:
         """Variance of f, ``[B, K]``."""
@@ -68,7 +68,7 @@ class Solution:
 
     def covariance(self, features: Tensor, gram: Tensor) -> Tensor:
         """Covariance of f over a batch, ``[K, B, B]``."""
-        unexplained = gram - features @ features.mT
+        unexplained = gram.double() - features @ features.mT
         half = self.precision.whiten(features)
         return unexplained / self.precision.prior_precision + half @ half.mT
 

@@ -18,10 +18,10 @@ from torch import Tensor
 from sfr_cl import memory
 from sfr_cl.duals import DualSums, Sites
 from sfr_cl.errors import DataError, SFRWarning
-from sfr_cl.inputs import Inputs, concat, length, tree_map
+from sfr_cl.inputs import Inputs, concat, leaves, length, tree_map
 from sfr_cl.kernel import InducingKernel, Kernel, tangent_kernel
 from sfr_cl.likelihoods import Likelihood
-from sfr_cl.linalg import cholesky, extend_cholesky, whiten
+from sfr_cl.linalg import JITTER, cholesky, extend_cholesky, whiten
 from sfr_cl.network import FrozenNetwork
 from sfr_cl.options import Options
 
@@ -29,6 +29,8 @@ WORKING_BYTES = 2**28
 """The default batch size keeps a batch's working memory below this."""
 
 LARGEST_BATCH = 1024
+
+GRAM = "the kernel matrix of the inducing inputs"
 
 Pairs = Iterable[tuple[Inputs, Any]]
 
@@ -76,7 +78,7 @@ class State:
         size = choose_batch_size(kernel, network, length(z), batch_size)
         at_inducing = kernel.inducing(z, size)
         _warn_of_duplicates(at_inducing.gram)
-        factor = cholesky(at_inducing.gram, "the kernel matrix of the inducing inputs")
+        factor = cholesky(at_inducing.gram, GRAM, JITTER[network.dtype])
         sums = DualSums.zeros(num_outputs, factor)
         state = State(
             network=network,
@@ -106,8 +108,14 @@ class State:
         self, x: Inputs, *, diagonal: bool = False
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """f ``[B, C]``, phi = L^-1 kappa(Z, x) ``[K, B, M]`` and kappa(x, x) ``[K, B]``."""
+        for (_, leaf), (_, known) in zip(leaves(x), leaves(self.z), strict=False):
+            if leaf.ndim != known.ndim:
+                raise DataError(
+                    f"expected inputs with {known.ndim} dimensions, the batch first, got shape "
+                    f"{list(leaf.shape)}"
+                )
         values = self.at_inducing(x, diagonal=diagonal)
-        return values.outputs, whiten(self.factor, values.cross), values.diagonal
+        return values.outputs, whiten(self.factor, values.cross.double()), values.diagonal
 
     def checked(self, batches: Pairs) -> Checked:
         """Batches with inputs and targets checked and moved to the state's device."""
@@ -145,9 +153,7 @@ class State:
             self,
             z=joint,
             batch_size=size,
-            factor=extend_cholesky(
-                self.factor, at_inducing.gram, "the kernel matrix of the inducing inputs"
-            ),
+            factor=extend_cholesky(self.factor, at_inducing.gram, GRAM, JITTER[self.network.dtype]),
             sums=self.sums.pad_inducing(length(z)),
             reference=torch.nn.functional.pad(self.reference, (0, length(z))),
         )
@@ -166,7 +172,7 @@ class State:
         factor = self.factor
         if not self.options.shared:
             new = grown.at_inducing.gram[self.num_outputs :]
-            factor = torch.cat([factor, cholesky(new, "the kernel matrix of the new outputs")])
+            factor = torch.cat([factor, cholesky(new, GRAM, JITTER[network.dtype])])
         return replace(
             grown,
             factor=factor,
@@ -209,7 +215,7 @@ def choose_batch_size(
     """The requested batch size, or one whose working memory is modest; refused if it can't fit."""
     per_input = kernel.bytes_per_input(num_inducing)
     # The kernel matrix, its factor, W, W's factor, and one sum in the making.
-    matrices = 5 * kernel.num_kernels * num_inducing**2 * network.dtype.itemsize
+    matrices = 5 * kernel.num_kernels * num_inducing**2 * torch.float64.itemsize
     memory.require(
         matrices + per_input,
         f"a posterior over {num_inducing} inducing inputs and {kernel.num_kernels} kernel(s)",
@@ -231,8 +237,7 @@ def _warn_of_duplicates(gram: Tensor) -> None:
     """Inducing inputs the kernel can't tell apart waste memory and cost precision."""
     scale = gram.diagonal(dim1=-2, dim2=-1).clamp_min(torch.finfo(gram.dtype).tiny).rsqrt()
     correlation = (scale[:, :, None] * gram * scale[:, None]).mean(0).triu(1)
-    slack = 1e-10 if gram.dtype == torch.float64 else 1e-5
-    twins = int((correlation > 1 - slack).any(0).sum())
+    twins = int((correlation > 1 - 1e-10).any(0).sum())
     if twins:
         warnings.warn(
             f"{twins} of {gram.shape[-1]} inducing inputs are duplicates or nearly so: they add "

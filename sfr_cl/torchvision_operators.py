@@ -12,18 +12,13 @@ import sys
 
 import torch
 
-SCHEMAS = {
-    "nms": "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms": "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-}
-
-_library: torch.library.Library | None = None
+OPERATORS = ("nms", "qnms")
+_declared: list[torch.library.Library] = []  # a library's operators live as long as it does
 
 
 def declare() -> None:
     """Declare the operators if torchvision is there and its import fails for want of them."""
-    global _library
-    if _library is not None or "torchvision" in sys.modules:
+    if _declared or "torchvision" in sys.modules:
         return
     try:
         importlib.import_module("torchvision")
@@ -34,6 +29,7 @@ def declare() -> None:
             raise
         for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
             del sys.modules[name]
-        _library = torch.library.Library("torchvision", "DEF")
-        for schema in SCHEMAS.values():
-            _library.define(schema)
+        library = torch.library.Library("torchvision", "DEF")
+        for name in OPERATORS:
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _declared.append(library)

@@ -34,7 +34,11 @@ class Task:
         torch.manual_seed(seed)
         x, y = self.first
         network = nn.Sequential(
-            nn.Linear(x.shape[1], 50), nn.Tanh(), nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, self.outputs)
+            nn.Linear(x.shape[1], 50),
+            nn.Tanh(),
+            nn.Linear(50, 50),
+            nn.Tanh(),
+            nn.Linear(50, self.outputs),
         )
         loss = {
             "classification": F.cross_entropy,
@@ -65,7 +69,8 @@ def split(x: Tensor, y: Tensor, likelihood: str, seed: int, *, new_classes: int 
     order = torch.randperm(len(x))
     x, y = x[order], y[order]
     cut = int(0.7 * len(x))
-    x = (x - x[:cut].mean(0)) / (x[:cut].std(0) + 1e-6)
+    spread = x[:cut].std(0)
+    x = (x - x[:cut].mean(0)) / spread.where(spread > 0.05 * spread.median(), spread.median())
     if likelihood == "regression":
         y = ((y - y[:cut].mean()) / y[:cut].std()).float()
     outputs = int(y.max()) + 1 if likelihood == "classification" else 1

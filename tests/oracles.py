@@ -28,9 +28,7 @@ def jacobian(network: nn.Module, x: Inputs, names: list[str] | None = None) -> T
 
 def ntk(network: nn.Module, x: Inputs, y: Inputs, *, shared: bool, names=None) -> Tensor:
     """kappa(x, y), [K, B, B']."""
-    kernels = torch.einsum(
-        "acp,bcp->cab", jacobian(network, x, names), jacobian(network, y, names)
-    )
+    kernels = torch.einsum("acp,bcp->cab", jacobian(network, x, names), jacobian(network, y, names))
     return kernels.mean(0, keepdim=True) if shared else kernels
 
 

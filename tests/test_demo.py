@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+
 from sfr_cl.benchmarks import figure1
 
 

@@ -526,6 +526,8 @@ def test_sums_of_another_precision(name: str) -> None:
 @pytest.mark.parametrize("value", [None, "x", -1, [], {"x": 1}], ids=repr)
 @pytest.mark.parametrize("name", STATE["values"])
 def test_wrong_value(name: str, value: Any) -> None:
+    if name == "prior_precision" and value is None:
+        pytest.skip("None is a value: learned, or 1")
     refuses_state(changed("values", name, value))
 
 

@@ -31,7 +31,9 @@ def test_equals_jacobian_contraction(case: Case, shared: bool) -> None:
     at_z = rule.inducing(z, batch_size=2)
     values = at_z(x, diagonal=True)
     source = case.network()
-    torch.testing.assert_close(values.cross, ntk(source, x, z, shared=shared), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        values.cross, ntk(source, x, z, shared=shared), rtol=1e-10, atol=1e-10
+    )
     torch.testing.assert_close(at_z.gram, ntk(source, z, z, shared=shared), rtol=1e-10, atol=1e-10)
     full = ntk(source, x, x, shared=shared)
     torch.testing.assert_close(rule.gram(x), full, rtol=1e-10, atol=1e-10)
@@ -45,7 +47,12 @@ def test_posterior_over_any_network(case: Case) -> None:
     x = case.inputs(12)
     outputs = frozen(case)(x).shape[1]
     posterior = SFRPosterior(
-        network, "regression", inducing=case.inputs(6), noise_variance=0.1, output_kernel="per_output"
+        network,
+        "regression",
+        inducing=case.inputs(6),
+        noise_variance=0.1,
+        prior_precision=1.0,
+        output_kernel="per_output",
     ).fit((x, torch.randn(12, outputs)))
     full = ntk(network, x, x, shared=False).diagonal(dim1=1, dim2=2).T
     variance = posterior.predict_f(x).variance
