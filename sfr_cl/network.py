@@ -146,6 +146,12 @@ class FrozenNetwork:
             tangent: Tensor = push_forward(parameters)[0]
             return tangent.detach()
 
+    def restricted(self, names: Sequence[str]) -> FrozenNetwork:
+        """The same, differentiated by fewer parameters."""
+        part = copy.copy(self)
+        part._names = list(names)
+        return part
+
     def double(self) -> FrozenNetwork:
         """The same in float64."""
         if self.dtype == torch.float64:

@@ -502,10 +502,10 @@ class SFRPosterior:
         x, _ = next(iter(batches))
         num_outputs = network.bind(take(network.prepare(x), slice(0, 1)))
         if not callable(wanted):
-            count = _at_most(DEFAULT_INDUCING, batches) if wanted is None else wanted
+            count: Any = _at_most(DEFAULT_INDUCING, batches) if wanted is None else wanted
             wanted = greedy(whole("number of inducing inputs", count))
         checked = Checked(batches, network, self._likelihood, num_outputs)
-        kernel = tangent_kernel(network, num_outputs, self._options.shared)
+        kernel = tangent_kernel(network, num_outputs, self._options.shared, network.prepare(x))
         z = network.prepare(wanted(checked, kernel), "inducing inputs")
         return tree_map(torch.clone, z), num_outputs
 

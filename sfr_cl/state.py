@@ -57,7 +57,7 @@ class State:
     @cached_property
     def kernel(self) -> Kernel:
         """kappa."""
-        return tangent_kernel(self.network, self.kernel_outputs, self.options.shared)
+        return tangent_kernel(self.network, self.kernel_outputs, self.options.shared, self.z)
 
     @cached_property
     def at_inducing(self) -> InducingKernel:
@@ -74,7 +74,7 @@ class State:
         batch_size: int | None,
     ) -> State:
         """Z chosen and whitened, nothing absorbed."""
-        kernel = tangent_kernel(network, num_outputs, options.shared)
+        kernel = tangent_kernel(network, num_outputs, options.shared, z)
         size = choose_batch_size(kernel, network, length(z), batch_size)
         at_inducing = kernel.inducing(z, size)
         _warn_of_duplicates(at_inducing.gram)

@@ -69,8 +69,8 @@ def split(x: Tensor, y: Tensor, likelihood: str, seed: int, *, new_classes: int 
     order = torch.randperm(len(x))
     x, y = x[order], y[order]
     cut = int(0.7 * len(x))
-    spread = x[:cut].std(0)
-    x = (x - x[:cut].mean(0)) / spread.where(spread > 0.05 * spread.median(), spread.median())
+    smallest = 0.05 * (x.amax(0) - x.amin(0)) + 1e-6  # features that are nearly always the same
+    x = (x - x[:cut].mean(0)) / x[:cut].std(0).maximum(smallest)
     if likelihood == "regression":
         y = ((y - y[:cut].mean()) / y[:cut].std()).float()
     outputs = int(y.max()) + 1 if likelihood == "classification" else 1

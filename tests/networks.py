@@ -106,6 +106,81 @@ class Pair(nn.Module):
         return self.last((self.left(x["real"]) + self.right(x["word"])).relu())
 
 
+class Residual(nn.Module):
+    """A ResNet block, with activations in place, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(3, 4, 3, padding=1, stride=2, bias=False)
+        self.norm_one = nn.BatchNorm2d(4)
+        self.two = nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.norm_two = nn.BatchNorm2d(4)
+        self.skip = nn.Conv2d(3, 4, 1, stride=2)
+        self.relu = nn.ReLU(inplace=True)
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.norm_one(self.one(x)))
+        out = self.norm_two(self.two(out))
+        out += self.skip(x)
+        return self.last(self.relu(out).mean((2, 3)))
+
+
+class SequenceFirst(nn.Module):
+    """Positions before the batch inside, as recurrent code likes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.inner(x.transpose(0, 1)).tanh().mean(0))
+
+
+class Folded(nn.Module):
+    """Positions folded into the batch inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.inner(x.flatten(0, 1)).tanh()
+        return self.last(rows.unflatten(0, x.shape[:2]).mean(1))
+
+
+class Borrowed(nn.Module):
+    """A layer's weight used once more without the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last((self.inner(x).tanh() @ self.inner.weight).tanh())
+
+
+def hooked() -> nn.Module:
+    """A hook that changes what comes out of a layer."""
+    network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+    network[0].register_forward_hook(lambda _module, _inputs, output: 3 * output)
+    return network
+
+
+class Squared(nn.Module):
+    """A parametrization."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight**2
+
+
+def parametrized() -> nn.Module:
+    """A weight that is computed from other parameters."""
+    network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+    nn.utils.parametrize.register_parametrization(network[0], "weight", Squared())
+    return network
+
+
 def draw_pair(count: int) -> Inputs:
     return {"real": torch.randn(count, 3).double(), "word": torch.randint(6, (count,))}
 
@@ -165,4 +240,62 @@ CASES = [
     Case("used twice", UsedTwice, vectors(4)),
     Case("functional parameter", Functional, vectors(5)),
     Case("dict inputs", Pair, draw_pair),
+    Case(
+        "strides, padding, dilation, groups",
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0), bias=False),
+            nn.Tanh(),
+            nn.Conv2d(4, 6, 3, padding=2, dilation=2, groups=2),
+            nn.GroupNorm(3, 6),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(6, 6, 3, padding="same", groups=6, padding_mode="reflect"),
+            nn.Flatten(),
+            nn.Linear(6 * 4 * 7, 3, bias=False),
+        ),
+        images(2, 8, 8),
+    ),
+    Case(
+        "convolution over wide positions",
+        lambda: nn.Sequential(
+            nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Conv2d(16, 12, 2), nn.Flatten(), nn.Linear(12, 2)
+        ),
+        images(8, 4, 4),
+    ),
+    Case(
+        "signals",
+        lambda: nn.Sequential(
+            nn.Conv1d(2, 4, 3, stride=2, padding=1),
+            nn.Tanh(),
+            nn.Conv1d(4, 4, 2, dilation=2, padding="valid"),
+            nn.BatchNorm1d(4),
+            nn.Flatten(),
+            nn.Linear(12, 2),
+        ),
+        images(2, 9),
+    ),
+    Case(
+        "linear over positions",
+        lambda: nn.Sequential(
+            nn.Linear(4, 6), nn.Tanh(), nn.LayerNorm((3, 6)), nn.Flatten(), nn.Linear(18, 2)
+        ),
+        images(3, 4),
+    ),
+    Case(
+        "padding token",
+        lambda: nn.Sequential(
+            nn.Embedding(5, 3, padding_idx=0), nn.Flatten(), nn.Tanh(), nn.Linear(12, 2)
+        ),
+        tokens(4, 5),
+    ),
+    Case("residual block", Residual, images(3, 6, 6)),
+    Case("sequence first", SequenceFirst, images(3, 4)),
+    Case("sequence first, two long", SequenceFirst, images(2, 4)),
+    Case("positions folded into the batch", Folded, images(3, 4)),
+    Case("borrowed weight", Borrowed, vectors(4)),
+    Case("hooked", hooked, vectors(4)),
+    Case("parametrized", parametrized, vectors(4)),
+    Case(
+        "one output", lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), vectors(3)
+    ),
+    Case("activation last", lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh()), vectors(3)),
 ]

@@ -54,4 +54,4 @@ def test_absorbed_data_helps_on_held_out_data(name: str, request) -> None:
     assert nlpd_after < nlpd
     assert right_after >= right
     assert nlpd_after < nlpd_once + 0.03
-    assert right_after > right_once - 0.01
+    assert right_after > right_once - 0.025  # a standard error on the smallest test sets

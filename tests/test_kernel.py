@@ -5,9 +5,10 @@ import torch
 from networks import CASES, Case
 from oracles import jacobian, ntk
 
-from sfr_cl import SFRPosterior, kernel
+from sfr_cl import SFRPosterior
 from sfr_cl.inputs import length
-from sfr_cl.kernel import tangent_kernel
+from sfr_cl.kernel import JacobianKernel, StructuredKernel, tangent_kernel
+from sfr_cl.kernel import jacobian as generic
 from sfr_cl.network import FrozenNetwork
 
 
@@ -27,7 +28,7 @@ def test_equals_jacobian_contraction(case: Case, shared: bool) -> None:
     network = frozen(case)
     x, z = case.inputs(7), case.inputs(5, seed=1)
     outputs = network(x).shape[1]
-    rule = tangent_kernel(network, outputs, shared)
+    rule = tangent_kernel(network, outputs, shared, x)
     at_z = rule.inducing(z, batch_size=2)
     values = at_z(x, diagonal=True)
     source = case.network()
@@ -63,9 +64,9 @@ def test_posterior_over_any_network(case: Case) -> None:
 def test_inducing_side_is_recomputed_when_it_is_too_large_to_keep(monkeypatch) -> None:
     case = CASES[0]
     z, x = case.inputs(9), case.inputs(4, seed=1)
-    kept = tangent_kernel(frozen(case), 3, False).inducing(z, 4)
-    monkeypatch.setattr(kernel, "CACHE_BYTES", 0)
-    recomputed = tangent_kernel(frozen(case), 3, False).inducing(z, 4)
+    kept = JacobianKernel(frozen(case), 3, False).inducing(z, 4)
+    monkeypatch.setattr(generic, "CACHE_BYTES", 0)
+    recomputed = JacobianKernel(frozen(case), 3, False).inducing(z, 4)
     torch.testing.assert_close(recomputed(x).cross, kept(x).cross, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(recomputed.gram, kept.gram, rtol=1e-12, atol=1e-12)
 
@@ -79,14 +80,43 @@ def test_chosen_parameters(parameters, names) -> None:
     network = frozen(case, parameters)
     assert network.names == names
     x = case.inputs(5)
-    rule = tangent_kernel(network, 3, True)
+    rule = tangent_kernel(network, 3, True, x)
     torch.testing.assert_close(rule.gram(x), ntk(case.network(), x, x, shared=True, names=names))
 
 
 def test_a_shared_kernel_keeps_the_first_outputs() -> None:
     case = CASES[0]
     x = case.inputs(5)
-    rule = tangent_kernel(frozen(case), 2, True)
+    rule = tangent_kernel(frozen(case), 2, True, x)
     j = jacobian(case.network(), x)[:, :2]
     torch.testing.assert_close(rule.gram(x)[0], torch.einsum("acp,bcp->ab", j, j) / 2)
     assert length(x) == 5
+
+
+RULED = {
+    "mlp": 3,
+    "cnn": 3,
+    "batchnorm": 5,
+    "layernorm": 3,
+    "embedding": 2,
+    "transformer": 10,  # embedding, head, and of each layer two linear and two normalising ones
+    "tied": 0,
+    "used twice": 2,
+    "functional parameter": 1,
+    "dict inputs": 3,
+    "residual block": 6,
+    "sequence first": 1,
+    "positions folded into the batch": 1,
+    "borrowed weight": 2,  # of the borrowed one, the bias
+    "hooked": 1,
+    "parametrized": 1,
+}
+
+
+@pytest.mark.parametrize("name", RULED)
+def test_rules_cover_what_they_can_and_leave_what_they_must(name: str) -> None:
+    case = next(case for case in CASES if case.name == name)
+    rule = StructuredKernel(frozen(case), 2, True, case.inputs(1))
+    assert len(rule.layers) == RULED[name]
+    covered = {getattr(layer.module, n) for layer in rule.layers for n in layer.names}
+    assert (rule.fallback is None) == (covered == set(rule.network.module.parameters()))

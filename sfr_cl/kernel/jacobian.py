@@ -1,16 +1,6 @@
-"""The neural tangent kernel, behind one small interface.
-
-kappa_c(x, x') = J_c(x) J_c(x')' with J_c(x) the derivative of output c with respect to the
-parameters at w*. There are K kernels: one per output (``"per_output"``, K = C), or one for all
-outputs, their mean (``"shared"``, K = 1). The prior precision is not part of it: k = kappa / delta.
-
-Everything downstream sees only :class:`Kernel` and :class:`InducingKernel`, so that a faster rule
-can take the place of :class:`JacobianKernel`, which is right for any module.
-"""
+"""The generic rule: per-sample Jacobians by ``torch.func``, contracted. Right for any module."""
 
 from __future__ import annotations
-
-from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,50 +9,11 @@ from torch.func import jacrev, vmap
 from sfr_cl import memory
 from sfr_cl.errors import ArgumentError
 from sfr_cl.inputs import Inputs, length, take
+from sfr_cl.kernel.interface import InducingKernel, KernelValues
 from sfr_cl.network import FrozenNetwork, plain_attention
 
 CACHE_BYTES = 2**30
 """The Jacobian of the inducing inputs is kept between batches up to this size."""
-
-
-class KernelValues(NamedTuple):
-    """A batch seen from the inducing inputs."""
-
-    outputs: Tensor
-    """f(x; w*), ``[B, C]``."""
-    cross: Tensor
-    """kappa(x, Z), ``[K, B, M]``."""
-    diagonal: Tensor | None
-    """kappa(x, x), ``[K, B]``, when asked for."""
-
-
-class InducingKernel(Protocol):
-    """The kernel with one side fixed at the inducing inputs Z."""
-
-    gram: Tensor
-    """kappa(Z, Z), ``[K, M, M]``, in float64: everything is whitened by it."""
-
-    def __call__(self, x: Inputs, *, diagonal: bool = False) -> KernelValues:
-        """Evaluate a batch against Z."""
-        ...
-
-
-class Kernel(Protocol):
-    """K kernels over inputs."""
-
-    num_kernels: int
-
-    def bytes_per_input(self, num_inducing: int) -> int:
-        """Working memory of one row of a batch evaluated against M inducing inputs."""
-        ...
-
-    def gram(self, x: Inputs) -> Tensor:
-        """kappa(x, x), ``[K, B, B]``."""
-        ...
-
-    def inducing(self, z: Inputs, batch_size: int) -> InducingKernel:
-        """Fix one side at Z. Rows of Z are worked through ``batch_size`` at a time."""
-        ...
 
 
 class JacobianKernel:
@@ -87,9 +38,16 @@ class JacobianKernel:
         numbers = 2 * self.num_outputs * self.num_parameters + 3 * self.num_kernels * num_inducing
         return numbers * self.network.dtype.itemsize
 
-    @torch.no_grad()
     def features(self, x: Inputs) -> Tensor:
-        """Phi with kappa(x, x') = Phi(x) Phi(x)', ``[K, B, D]``."""
+        """Phi with kappa(x, x') = Phi(x) Phi(x')', ``[K, B, D]``."""
+        jacobian = self.jacobian(x)
+        if self.shared:
+            return jacobian.flatten(1)[None] / self.num_outputs**0.5
+        return jacobian.transpose(0, 1)
+
+    @torch.no_grad()
+    def jacobian(self, x: Inputs) -> Tensor:
+        """J(x), ``[B, C, P]``."""
 
         def outputs(parameters: dict[str, Tensor], row: Inputs) -> Tensor:
             return self.network.single(parameters, row)[: self.num_outputs]
@@ -101,10 +59,7 @@ class JacobianKernel:
             raise ArgumentError(
                 f"expected a network that torch.func can differentiate, got {error}"
             ) from error
-        jacobian = torch.cat([part.flatten(2) for part in rows.values()], dim=2)
-        if self.shared:
-            return jacobian.flatten(1)[None] / self.num_outputs**0.5
-        return jacobian.transpose(0, 1)
+        return torch.cat([part.flatten(2) for part in rows.values()], dim=2)
 
     def gram(self, x: Inputs) -> Tensor:
         needed = length(x) * self.bytes_per_input(length(x))
@@ -119,11 +74,6 @@ class JacobianKernel:
 
     def inducing(self, z: Inputs, batch_size: int) -> InducingKernel:
         return _JacobianAtInducing(self, z, batch_size)
-
-
-def tangent_kernel(network: FrozenNetwork, num_outputs: int, shared: bool) -> Kernel:
-    """The kernel of a network's first ``num_outputs`` outputs, by the fastest exact rule."""
-    return JacobianKernel(network, num_outputs, shared)
 
 
 class _JacobianAtInducing:

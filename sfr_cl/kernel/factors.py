@@ -1,0 +1,111 @@
+"""Per-sample parameter gradients in factored form, and their inner products without forming them.
+
+A batch has B inputs, the layer T positions per input (1 for a plain vector), C outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Stack = tuple["Outer | Last | Direct", ...]
+"""The gradients of a whole network: one entry for each layer, or group of parameters."""
+
+
+@dataclass(frozen=True)
+class Direct:
+    """Gradients written out, ``[C, B, D]``: for layers with few parameters, and the fallback."""
+
+    rows: Tensor
+
+    def inner(self, other: Direct, shared: bool) -> Tensor:
+        """Inner products, ``[K, B, B']``, summed over outputs if they share a kernel."""
+        if shared:
+            return (_join(self.rows) @ _join(other.rows).mT)[None]
+        return self.rows @ other.rows.mT
+
+    def norms(self) -> Tensor:
+        """Squared norms, ``[C, B]``."""
+        return self.rows.square().sum(2)
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Gradients sum_t g_ct a_t' of a weight matrix that acts at T positions.
+
+    Their inner product is sum_tt' (a_t . a'_t') (g_ct . g'_ct'): the gram of the activations is the
+    same for all outputs, and neither gradient is ever formed. Written out instead, it costs the
+    product of the two sides' sizes but no pairs of positions; :meth:`pairs_pay` says which is less.
+    """
+
+    a: Tensor
+    """``[B, T, p]``; or ``[B, T]`` integers that stand for one-hot vectors."""
+    g: Tensor
+    """``[C, B, T, q]``."""
+    width: int
+    """p."""
+
+    def pairs_pay(self, num_others: int) -> bool:
+        """Whether pairs of positions cost less than gradients, against M other inputs."""
+        positions, outputs, q = self.g.shape[2], self.g.shape[0], self.g.shape[3]
+        pairs = num_others * positions**2 * (self.width + outputs * q)
+        written_out = outputs * self.width * q * (positions + num_others)
+        return pairs <= written_out
+
+    def written_out(self) -> Direct:
+        """The gradients themselves."""
+        a = self.a
+        if not a.is_floating_point():
+            a = torch.nn.functional.one_hot(a, self.width).to(self.g.dtype)
+        return Direct((self.g.mT @ a).flatten(2))
+
+    def inner(self, other: Outer, shared: bool) -> Tensor:
+        """As :meth:`Direct.inner`, by pairs of positions."""
+        g, h = self.g.flatten(1, 2), other.g.flatten(1, 2)
+        products = (_join(g) @ _join(h).mT)[None] if shared else g @ h.mT
+        products *= self._activations(other)
+        if self.g.shape[2] == other.g.shape[2] == 1:
+            return products
+        shape = (self.g.shape[1], self.g.shape[2], other.g.shape[1], other.g.shape[2])
+        return products.unflatten(2, shape[2:]).unflatten(1, shape[:2]).sum((2, 4))
+
+    def _activations(self, other: Outer) -> Tensor:
+        """a . a' for every pair of positions, ``[B T, B' T']``."""
+        a, b = self.a.flatten(0, 1), other.a.flatten(0, 1)
+        return a @ b.mT if a.is_floating_point() else (a[:, None] == b).to(self.g.dtype)
+
+    def norms(self) -> Tensor:
+        """As :meth:`Direct.norms`."""
+        if self.g.shape[2] == 1 and self.a.is_floating_point():
+            return self.g.square().sum((2, 3)) * self.a.square().sum((1, 2))
+        gram = (
+            self.a @ self.a.mT
+            if self.a.is_floating_point()
+            else self.a[:, :, None] == self.a[:, None]
+        )
+        return (self.g @ self.g.mT * gram).sum((2, 3))
+
+
+@dataclass(frozen=True)
+class Last:
+    """The layer whose output is the network's: g_c is the c-th unit vector, for every input."""
+
+    a: Tensor
+    """``[B, p]``."""
+    num_outputs: int
+
+    def inner(self, other: Last, shared: bool) -> Tensor:
+        """One gram for all outputs; as :meth:`Direct.inner`."""
+        gram = (self.a @ other.a.mT)[None]
+        return self.num_outputs * gram if shared else gram
+
+    def norms(self) -> Tensor:
+        """As :meth:`Direct.norms`."""
+        return self.a.square().sum(1).expand(self.num_outputs, -1)
+
+
+def _join(rows: Tensor) -> Tensor:
+    """``[C, B, D]`` as ``[B, C D]``."""
+    return rows.transpose(0, 1).flatten(1)
