@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-EXTRA_PACKAGES = {"matplotlib", "rich", "sklearn"}
+EXTRA_PACKAGES = {"laplace", "matplotlib", "rich", "sklearn"}
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,11 @@ COMMANDS = (
         "sfr_cl.benchmarks.figure1",
         "turn a trained network into a sparse posterior, add data to it without retraining, "
         "and plot both (the paper's first figure)",
+    ),
+    Command(
+        "speed",
+        "sfr_cl.benchmarks.speed",
+        "time and memory of kernel, sums, fit and prediction against other packages, in one run",
     ),
 )
 

@@ -43,9 +43,13 @@ class Sites:
         return Sites(gradient, curvature, torch.zeros_like(gradient), log_prob, seen)
 
     @staticmethod
-    def at_outputs(likelihood: Likelihood, f: Tensor, point: Tensor, y: Tensor) -> Sites:
-        """Sites at the network's outputs f^, with f~ = ``point``."""
+    def at_outputs(
+        likelihood: Likelihood, f: Tensor, point: Tensor, y: Tensor, *, shared: bool
+    ) -> Sites:
+        """Sites at the network's outputs f^, with f~ = ``point``; a shared kernel shares b."""
         a, b = likelihood.gradient(f, y), likelihood.curvature(f, y)
+        if shared:
+            b = b.mean(1, keepdim=True).expand_as(b)
         constant = likelihood.log_prob(f, y) - (a * point + b * point.square() / 2).sum(1)
         return Sites(a, b, point, constant, likelihood.seen(y, f.shape[1]))
 
@@ -88,10 +92,8 @@ class DualSums:
     def of(features: Tensor, sites: Sites) -> DualSums:
         """The terms of one batch with features ``[K, B, M]``."""
         a, b, point = (t.double() for t in (sites.gradient, sites.curvature, sites.point))
-        if len(features) == 1:
-            b = b.mean(1, keepdim=True)
-        weighted = features * b.mT[:, :, None]
         bf = b * point
+        weighted = features * b.mT[: len(features), :, None]
         if len(features) == 1:
             gradient, shift = a.mT @ features[0], bf.mT @ features[0]
         else:

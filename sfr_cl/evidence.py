@@ -37,19 +37,22 @@ class Natural:
     constant: float
     """Part of the evidence that no solve changes."""
     terms: float
-    """Number of scalar observations: data times outputs."""
+    """Number of scalar observations: data times outputs they speak of."""
+    spoken_of: Tensor
+    """Outputs that are part of the model, ``[C]``: at the prior, those some datum spoke of."""
 
     @staticmethod
     def read(sums: DualSums, likelihood: Likelihood, *, at_prior: bool) -> Natural:
         """Natural parameters at unit noise."""
-        terms = float(sums.count) * len(sums.gradient)
+        terms, seen = float(sums.seen.sum()), sums.seen > SEEN
         if not at_prior:
-            eta = sums.gradient + sums.point
-            return Natural(sums.gradient, eta, sums.weight, float(sums.constant), terms)
-        reading = likelihood.prior_reading(int((sums.seen > SEEN).sum()))
+            eta, all_outputs = sums.gradient + sums.point, torch.ones_like(seen)
+            constant = float(sums.constant)
+            return Natural(sums.gradient, eta, sums.weight, constant, terms, all_outputs)
+        reading = likelihood.prior_reading(int(seen.sum()))
         alpha = sums.gradient - reading.offset * sums.mass
         constant = float(sums.constant + reading.log_prob * sums.count)
-        return Natural(alpha, alpha, reading.scale * sums.weight, constant, terms)
+        return Natural(alpha, alpha, reading.scale * sums.weight, constant, terms, seen)
 
     def with_noise(self, variance: float) -> Natural:
         """The Gaussian likelihood's parameters at a noise variance."""
@@ -63,9 +66,9 @@ class Natural:
 
     def log_evidence(self, precision: Precision) -> float:
         """log Z for a factored precision."""
-        fit = (self.eta * precision.solve(self.eta)).sum() / 2
-        volume = precision.log_determinant().expand(len(self.eta)).sum() / 2
-        return self.constant + float(fit - volume)
+        fit = (self.eta * precision.solve(self.eta)).sum(1)
+        volume = precision.log_determinant().expand(len(self.eta))
+        return self.constant + float((fit - volume)[self.spoken_of].sum() / 2)
 
 
 class SpectralEvidence:
@@ -78,11 +81,13 @@ class SpectralEvidence:
     """
 
     def __init__(self, natural: Natural, spectrum: Spectrum, *, gaussian: bool) -> None:
-        squares = spectrum.rotate_vectors(natural.eta).square()
-        # Outputs that share a kernel share lambda.
-        self._copies = len(squares) // len(spectrum.values)
-        self._squares = squares.reshape(self._copies, -1, squares.shape[1]).sum(0).double()
-        self._values = spectrum.values.double()
+        squares = spectrum.rotate_vectors(natural.eta).square()[natural.spoken_of]
+        self._values, self._copies = spectrum.values, 1
+        if len(self._values) == 1:  # outputs that share a kernel share lambda
+            self._copies, squares = len(squares), squares.sum(0, keepdim=True)
+        else:
+            self._values = self._values[natural.spoken_of]
+        self._squares = squares
         self._constant = natural.constant
         self._terms = natural.terms if gaussian else 0.0
 
@@ -96,8 +101,8 @@ class SpectralEvidence:
 
     def best_noise(self, delta: float) -> float:
         """The noise of greatest evidence at delta."""
-        typical = -2 * self._constant / max(self._terms, 1.0)
-        if not typical > 0:
+        typical = self._typical()
+        if not typical:
             return 1.0
         spread = (math.log(typical * SMALLEST_NOISE), math.log(typical * 10))
         return math.exp(_maximum(lambda t: self.at(torch.full_like(t, delta), t.exp()), *spread))
@@ -120,9 +125,9 @@ class SpectralEvidence:
         For a fixed product g = delta s2 the best noise is in closed form, so that the search has
         one dimension: s2 = (-2 constant - sum p^2 / (g + lambda)) / n.
         """
-        typical = -2 * self._constant / max(self._terms, 1.0)
-        if not (typical > 0 and float(self._values.max()) > 0):
-            return 1.0, 1.0
+        typical = self._typical()
+        if not (typical and float(self._values.max()) > 0):
+            return 1.0, typical or 1.0
 
         def noise(product: Tensor) -> Tensor:
             explained = (self._squares / (product[:, None, None] + self._values)).sum((1, 2))
@@ -135,6 +140,12 @@ class SpectralEvidence:
         product = math.exp(_maximum(profile, *self._range_of_product()))
         best = float(noise(torch.tensor([product], dtype=torch.float64)))
         return product / best, best
+
+    def _typical(self) -> float:
+        """The mean square of the targets, less the prior mean; zero if there are none."""
+        if not self._terms > SEEN:
+            return 0.0
+        return max(-2 * self._constant / self._terms, torch.finfo(torch.float64).tiny ** 0.5)
 
     def _range_of_product(self) -> tuple[float, float]:
         """log delta s2 matters only relative to the eigenvalues it is added to."""

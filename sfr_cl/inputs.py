@@ -37,15 +37,18 @@ def tree_map(function: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
     )
 
 
-def as_tensor(x: Tensor | np.ndarray) -> Tensor:
+def as_tensor(x: Tensor | np.ndarray | list[Any]) -> Tensor:
     """An array as a tensor; read-only and reversed arrays are copied."""
     if isinstance(x, Tensor):
         return x
     try:
-        return torch.from_numpy(x if x.flags.writeable and x.flags.c_contiguous else x.copy())
-    except TypeError as error:
+        array = np.asarray(x)
+        usable = array.flags.writeable and array.flags.c_contiguous
+        return torch.from_numpy(array if usable else array.copy())
+    except (TypeError, ValueError) as error:
         raise DataTypeError(
-            f"expected inputs and targets that are numbers, got an array of {x.dtype}"
+            f"expected inputs and targets that are numbers, got {np.asarray(x, object).dtype} "
+            f"values of another kind: {error}"
         ) from error
 
 
@@ -94,7 +97,7 @@ def same(x: Inputs, y: Inputs) -> bool:
     """Whether two trees hold the same names and the same values, bit for bit."""
     left, right = leaves(x), leaves(y)
     return [name for name, _ in left] == [name for name, _ in right] and all(
-        torch.equal(a, b) for (_, a), (_, b) in zip(left, right, strict=True)
+        torch.equal(a.cpu(), b.cpu()) for (_, a), (_, b) in zip(left, right, strict=True)
     )
 
 
@@ -184,11 +187,11 @@ def _source(data: Data, size: int) -> Iterable[Any]:
 
 def _is_pair(batch: Any) -> bool:
     """A pair ends in an array of targets; a list of two batches ends in a batch."""
-    return (
-        isinstance(batch, list | tuple)
-        and len(batch) == 2
-        and isinstance(batch[1], Tensor | np.ndarray)
-    )
+    if not isinstance(batch, list | tuple) or len(batch) != 2:
+        return False
+    inputs, targets = batch
+    numbers = isinstance(targets, list) and isinstance(inputs, Tensor | np.ndarray | Mapping)
+    return numbers or isinstance(targets, Tensor | np.ndarray)
 
 
 def _describe(value: Any) -> str:

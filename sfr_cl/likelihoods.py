@@ -204,7 +204,7 @@ class GaussianLikelihood(Likelihood):
     name = "regression"
 
     def __init__(self, noise_variance: float, *, learn: bool = False) -> None:
-        self.noise_variance = noise_variance
+        self.noise_variance = positive("noise_variance", noise_variance)
         self.learn = learn
 
     def settings(self) -> dict[str, float | bool]:
@@ -239,6 +239,11 @@ class GaussianLikelihood(Likelihood):
 
 def make(likelihood: str | Likelihood, noise_variance: float | str) -> Likelihood:
     """A likelihood from its name, or the object itself."""
+    if likelihood != "regression" and noise_variance != "learn":
+        raise ArgumentError(
+            f"expected noise_variance with 'regression' only, got {noise_variance!r} with "
+            f"{likelihood!r}"
+        )
     if isinstance(likelihood, Likelihood):
         return likelihood
     if likelihood == "regression":
@@ -248,7 +253,7 @@ def make(likelihood: str | Likelihood, noise_variance: float | str) -> Likelihoo
             raise ArgumentError(
                 f"expected a positive noise_variance or 'learn', got {noise_variance!r}"
             )
-        return GaussianLikelihood(positive("noise_variance", noise_variance))
+        return GaussianLikelihood(noise_variance)
     if likelihood == "classification":
         return CategoricalLikelihood()
     if likelihood == "binary":

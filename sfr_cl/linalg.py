@@ -20,36 +20,50 @@ from sfr_cl.errors import FactorizationError, SFRWarning
 JITTER = {torch.float64: 1e-12, torch.float32: 1e-6}
 """What rounding of a kernel in some precision calls for, relative to the mean diagonal."""
 
+LARGEST_JITTER = 1e-2
 TRIES = 5
 
 
-def cholesky(matrix: Tensor, what: str, jitter: float, *, first: float | None = None) -> Tensor:
-    """Lower Cholesky factors of ``[..., M, M]``, with bounded jitter relative to the mean diagonal.
+def cholesky(
+    matrix: Tensor,
+    what: str,
+    jitter: float,
+    *,
+    first: float | None = None,
+    scale: Tensor | None = None,
+) -> Tensor:
+    """Lower Cholesky factors of ``[K, M, M]``, with bounded jitter.
 
     Args:
         matrix: the matrices, in float64.
         what: their name, for messages.
         jitter: what the first try adds; each further try adds a hundred times more and says so.
         first: what the first try adds instead.
+        scale: what the jitter is relative to, ``[K]``; by default the mean diagonal.
     """
-    scale = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    if scale is None:
+        scale = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     if not torch.isfinite(scale).all():
         raise FactorizationError(f"expected {what} to be finite, got NaN or infinity")
-    for attempt in range(TRIES):
-        added = jitter * 100**attempt if attempt or first is None else first
-        factor, failed = torch.linalg.cholesky_ex(matrix + added * scale * eye)
+    ladder = [jitter * 100**step for step in range(TRIES)]
+    ladder = [added for added in ladder if added <= LARGEST_JITTER]
+    if first is not None:
+        ladder[0] = first
+    for attempt, added in enumerate(ladder):
+        factor, failed = torch.linalg.cholesky_ex(matrix + added * scale[:, None, None] * eye)
         if not failed.any():
             if attempt:
                 warnings.warn(
-                    f"{what} is nearly singular: added {added:.0e} of its mean diagonal",
+                    f"{what} is nearly singular: added {added:.0e} of its scale",
                     SFRWarning,
                     stacklevel=2,
                 )
             return factor.contiguous()
     raise FactorizationError(
-        f"expected {what} to be positive definite, and {TRIES} tries up to {added:.0e} of its "
-        f"mean diagonal did not make it so: use dtype=torch.float64 or fewer inducing inputs"
+        f"expected {what} to be positive definite, got one that {len(ladder)} tries up to "
+        f"{ladder[-1]:.0e} of its scale did not make so: use dtype=torch.float64 or fewer inducing "
+        f"inputs"
     )
 
 
@@ -57,7 +71,8 @@ def extend_cholesky(factor: Tensor, gram: Tensor, what: str, jitter: float) -> T
     """Factor of a larger ``gram`` whose leading block is, exactly, ``factor``."""
     size = factor.shape[-1]
     lower = whiten(factor, gram[:, size:, :size])
-    corner = cholesky(gram[:, size:, size:] - lower @ lower.mT, what, jitter)
+    scale = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
+    corner = cholesky(gram[:, size:, size:] - lower @ lower.mT, what, jitter, scale=scale)
     top = torch.nn.functional.pad(factor, (0, corner.shape[-1]))
     return torch.cat([top, torch.cat([lower, corner], dim=2)], dim=1).contiguous()
 

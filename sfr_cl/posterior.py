@@ -17,7 +17,7 @@ from sfr_cl.errors import ArgumentError, DataError, DataTypeError, MismatchError
 from sfr_cl.evidence import SEEN
 from sfr_cl.inducing import Selector, greedy
 from sfr_cl.inputs import Batches, Data, Inputs, length, same, take, tree_map
-from sfr_cl.kernel import tangent_kernel
+from sfr_cl.kernel import TangentKernel
 from sfr_cl.likelihoods import LINKS, CategoricalLikelihood, GaussianLikelihood, Likelihood
 from sfr_cl.linalg import JITTER, cholesky, is_semidefinite
 from sfr_cl.network import FrozenNetwork
@@ -107,7 +107,7 @@ class SFRPosterior:
         self._likelihood = likelihoods.make(likelihood, noise_variance)
         if prior_precision is not None:
             prior_precision = positive("prior_precision", prior_precision)
-        self._prior_precision = prior_precision
+        self._given_precision = self._prior_precision = prior_precision
         self._logit_scale = 1.0
         self._network = network
         self._inducing = inducing
@@ -135,6 +135,7 @@ class SFRPosterior:
         )
         batches.size = state.batch_size
         sums = state.absorb(batches)
+        self._prior_precision, self._logit_scale = self._given_precision, 1.0
         trained_on = sums.gradient if self._options.mean == "network" else None
         self._take_over(state.with_sums(sums, reference=trained_on))
         return self
@@ -163,6 +164,12 @@ class SFRPosterior:
                 f"expected to forget at most what was seen, {self.num_data} samples "
                 f"({_listing(state.sums.seen)} by output), got more: check what was absorbed, and "
                 f"the weight if it was discounted"
+            )
+        squares, before = -float(sums.constant), -float(state.sums.constant)
+        if isinstance(self._likelihood, GaussianLikelihood) and squares < -tolerance * before:
+            raise DataError(
+                "expected targets that were absorbed, got some whose squares add up to more than "
+                "those seen: check that they are the ones absorbed"
             )
         scale = state.sums.weight.diagonal(dim1=-2, dim2=-1).amax()
         if not is_semidefinite(sums.weight, scale, JITTER[self._options.dtype]):
@@ -201,6 +208,10 @@ class SFRPosterior:
         merged._take_over(mine.with_sums(sums, reference))
         return merged
 
+    def __radd__(self, other: object) -> SFRPosterior:
+        """Let ``sum(posteriors)`` merge any number of workers."""
+        return self if other == 0 else NotImplemented
+
     def add_inducing(self, z: Inputs) -> SFRPosterior:
         """Add inducing inputs. Predictions stay as they are until more data is absorbed.
 
@@ -215,8 +226,8 @@ class SFRPosterior:
     def grow_outputs(self, network: nn.Module) -> SFRPosterior:
         """Take over a network whose head has grown, its other weights unchanged.
 
-        With a shared kernel the new classes are treated exactly as if they had been there from
-        the start.
+        A shared kernel remains that of the first outputs; all else is as if the new classes had
+        been there from the start.
         """
         state = self._state
         grown = FrozenNetwork(network, state.network.names, self._options.dtype)
@@ -264,10 +275,13 @@ class SFRPosterior:
                 variances.append(solution.variance(features, diagonal))
         mean = torch.cat(means)
         if full_cov:
-            covariance = solution.covariance(torch.cat(parts, dim=1), state.kernel.gram(x))
+            gram = state.kernel.gram(x).double()
+            covariance = solution.covariance(torch.cat(parts, dim=1), gram)
             _require_finite(mean, covariance)
-            jitter = JITTER[self._options.dtype]
-            factor = cholesky(covariance, "the predictive covariance", jitter)
+            # A smooth function's covariance is singular up to rounding of the prior's.
+            prior = gram.diagonal(dim1=-2, dim2=-1).mean(-1) / self.prior_precision
+            jitter = 100 * JITTER[self._options.dtype]
+            factor = cholesky(covariance, "the predictive covariance", jitter, scale=prior)
             return MultivariateNormal(mean.mT, scale_tril=factor.expand(mean.shape[1], -1, -1))
         tiny = torch.finfo(mean.dtype).tiny
         deviation = torch.cat(variances).clamp_min(tiny).sqrt().expand_as(mean)
@@ -310,7 +324,8 @@ class SFRPosterior:
         """Choose ``prior_precision`` by validation NLPD, or by evidence if there is no such data.
 
         Every candidate costs products only: the sums are made once and rescaled. With validation
-        data and a likelihood with logits, one scale of the logits is chosen along with it.
+        data and a likelihood with logits, one scale of the logits is chosen along with it. What is
+        chosen stays, whatever is absorbed, until :meth:`fit` starts afresh.
         """
         self._require_data()
         state = self._state
@@ -432,7 +447,9 @@ class SFRPosterior:
             linearize_at=options.linearize_at,
             dtype=options.dtype,
         )
-        return posterior.load_state_dict({"tensors": tensors, "values": values})
+        posterior.load_state_dict({"tensors": tensors, "values": values})
+        posterior._inducing = posterior.inducing_inputs
+        return posterior
 
     def to(self, device: torch.device | str) -> SFRPosterior:
         """Move the posterior; the user's network stays where it is."""
@@ -490,6 +507,10 @@ class SFRPosterior:
     def _choose_inducing(self, network: FrozenNetwork, batches: Batches) -> tuple[Inputs, int]:
         """Z and C."""
         wanted = self._inducing
+        if isinstance(wanted, type):
+            raise ArgumentError(
+                f"expected a selector such as {wanted.__name__}(512), got {wanted.__name__} itself"
+            )
         if not (wanted is None or callable(wanted) or isinstance(wanted, Integral)):
             z = tree_map(torch.clone, network.prepare(wanted, "inducing inputs"))
             return z, network.bind(z)
@@ -505,7 +526,7 @@ class SFRPosterior:
             count: Any = _at_most(DEFAULT_INDUCING, batches) if wanted is None else wanted
             wanted = greedy(whole("number of inducing inputs", count))
         checked = Checked(batches, network, self._likelihood, num_outputs)
-        kernel = tangent_kernel(network, num_outputs, self._options.shared, network.prepare(x))
+        kernel = TangentKernel(network, num_outputs, self._options.shared, network.prepare(x))
         z = network.prepare(wanted(checked, kernel), "inducing inputs")
         return tree_map(torch.clone, z), num_outputs
 

@@ -19,6 +19,8 @@ from sfr_cl.state import State
 
 T = TypeVar("T")
 
+REMEDY = "give the architecture the posterior was made with"
+
 
 def take(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors by name, and everything else as values a JSON file can hold."""
@@ -26,6 +28,7 @@ def take(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors |= {f"inducing.{i}": leaf for i, (_, leaf) in enumerate(leaves(state.z))}
     tensors |= {f"sums.{field.name}": getattr(state.sums, field.name) for field in fields(DualSums)}
     tensors |= {"factor": state.factor, "reference": state.reference}
+    tensors["outputs"] = state.network(state.z)
     values: dict[str, Any] = {
         "options": state.options.plain(),
         "likelihood": state.likelihood.name,
@@ -85,9 +88,16 @@ def restore(
         sums=DualSums(*(found[f"sums.{field.name}"] for field in fields(DualSums))),
         reference=found["reference"],
     )
-    if frozen(z).shape[1] != num_outputs or kernel_outputs > num_outputs:
+    outputs = frozen(z)
+    if outputs.shape[1] != num_outputs or kernel_outputs > num_outputs:
         raise MismatchError(
-            f"expected a network with {num_outputs} outputs, got {frozen(z).shape[1]}"
+            f"expected a network with {num_outputs} outputs, got {outputs.shape[1]}: {REMEDY}"
+        )
+    expected = _tensor(tensors, "outputs", [size, num_outputs], options.dtype).to(device)
+    if not torch.allclose(outputs, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())):
+        raise MismatchError(
+            f"expected a network with the outputs stored for the inducing inputs, got others: "
+            f"its layers have the same shapes but compute something else; {REMEDY}"
         )
     return state
 
@@ -117,14 +127,13 @@ def check_architecture(tensors: Mapping[str, Tensor], network: nn.Module) -> Non
     if not isinstance(tensors, Mapping):
         raise MismatchError(f"expected tensors by name, got {type(tensors).__name__}")
     own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    remedy = "give the architecture the posterior was made with"
     for name, weight in own.items():
-        _tensor(tensors, f"network.{name}", list(weight.shape), None, remedy)
+        _tensor(tensors, f"network.{name}", list(weight.shape), None, REMEDY)
     for name in tensors:
         if name.startswith("network.") and name.removeprefix("network.") not in own:
             raise MismatchError(
                 f"expected a network with {name.removeprefix('network.')!r}, got one without: "
-                f"{remedy}"
+                f"{REMEDY}"
             )
 
 

@@ -45,13 +45,9 @@ class Solution:
             natural = natural.with_noise(likelihood.noise_variance)
             reference = reference / likelihood.noise_variance
         precision = Precision(natural.weight, prior_precision)
-        mean = state.options.mean
-        if mean == "dual":
-            coefficients = natural.alpha / prior_precision
-        elif mean == "network":
-            coefficients = precision.solve(natural.alpha - reference)
-        else:
-            coefficients = precision.solve(natural.eta)
+        vectors = mean_vectors(state.options.mean, natural, reference)
+        dual = state.options.mean == "dual"
+        coefficients = vectors / prior_precision if dual else precision.solve(vectors)
         evidence = natural.log_evidence(precision)
         return Solution(coefficients, natural.weight, precision, likelihood, evidence)
 
@@ -68,9 +64,16 @@ class Solution:
 
     def covariance(self, features: Tensor, gram: Tensor) -> Tensor:
         """Covariance of f over a batch, ``[K, B, B]``."""
-        unexplained = gram.double() - features @ features.mT
+        unexplained = gram - features @ features.mT
         half = self.precision.whiten(features)
         return unexplained / self.precision.prior_precision + half @ half.mT
+
+
+def mean_vectors(mean: str, natural: Natural, reference: Tensor) -> Tensor:
+    """What the precision is solved for, ``[C, M]``; for ``"dual"``, what delta divides."""
+    if mean == "natural":
+        return natural.eta
+    return natural.alpha if mean == "dual" else natural.alpha - reference
 
 
 def project(features: Tensor, vectors: Tensor) -> Tensor:

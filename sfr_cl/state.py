@@ -19,7 +19,7 @@ from sfr_cl import memory
 from sfr_cl.duals import DualSums, Sites
 from sfr_cl.errors import DataError, SFRWarning
 from sfr_cl.inputs import Inputs, concat, leaves, length, tree_map
-from sfr_cl.kernel import InducingKernel, Kernel, tangent_kernel
+from sfr_cl.kernel import InducingKernel, Kernel, TangentKernel
 from sfr_cl.likelihoods import Likelihood
 from sfr_cl.linalg import JITTER, cholesky, extend_cholesky, whiten
 from sfr_cl.network import FrozenNetwork
@@ -57,7 +57,7 @@ class State:
     @cached_property
     def kernel(self) -> Kernel:
         """kappa."""
-        return tangent_kernel(self.network, self.kernel_outputs, self.options.shared, self.z)
+        return TangentKernel(self.network, self.kernel_outputs, self.options.shared, self.z)
 
     @cached_property
     def at_inducing(self) -> InducingKernel:
@@ -74,7 +74,7 @@ class State:
         batch_size: int | None,
     ) -> State:
         """Z chosen and whitened, nothing absorbed."""
-        kernel = tangent_kernel(network, num_outputs, options.shared, z)
+        kernel = TangentKernel(network, num_outputs, options.shared, z)
         size = choose_batch_size(kernel, network, length(z), batch_size)
         at_inducing = kernel.inducing(z, size)
         _warn_of_duplicates(at_inducing.gram)
@@ -108,7 +108,13 @@ class State:
         self, x: Inputs, *, diagonal: bool = False
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """f ``[B, C]``, phi = L^-1 kappa(Z, x) ``[K, B, M]`` and kappa(x, x) ``[K, B]``."""
-        for (_, leaf), (_, known) in zip(leaves(x), leaves(self.z), strict=False):
+        found, expected = leaves(x), leaves(self.z)
+        if [name for name, _ in found] != [name for name, _ in expected]:
+            raise DataError(
+                f"expected inputs of the form of the inducing inputs, got leaves "
+                f"{[name for name, _ in found]} instead of {[name for name, _ in expected]}"
+            )
+        for (_, leaf), (_, known) in zip(found, expected, strict=True):
             if leaf.ndim != known.ndim:
                 raise DataError(
                     f"expected inputs with {known.ndim} dimensions, the batch first, got shape "
@@ -139,7 +145,7 @@ class State:
             return Sites.at_prior(self.likelihood, y, self.num_outputs)
         # The mean "network" has the prior mean f - J w*, so that f~ = J w*; the others have zero.
         point = self.network.tangent(x) if self.options.mean == "network" else outputs
-        return Sites.at_outputs(self.likelihood, outputs, point, y)
+        return Sites.at_outputs(self.likelihood, outputs, point, y, shared=self.options.shared)
 
     def add_inducing(self, z: Inputs) -> State:
         """More inducing inputs. What was absorbed has no part in their new directions."""
@@ -169,15 +175,14 @@ class State:
             num_outputs=num_outputs,
             kernel_outputs=self.kernel_outputs if self.options.shared else num_outputs,
         )
+        choose_batch_size(grown.kernel, network, length(self.z), self.batch_size)
         factor = self.factor
         if not self.options.shared:
             new = grown.at_inducing.gram[self.num_outputs :]
             factor = torch.cat([factor, cholesky(new, GRAM, JITTER[network.dtype])])
-        return replace(
-            grown,
-            factor=factor,
-            sums=self.sums.pad_outputs(factor, extra, carry=carry),
-            reference=torch.nn.functional.pad(self.reference, (0, 0, 0, extra)),
+        return replace(grown, factor=factor).with_sums(
+            self.sums.pad_outputs(factor, extra, carry=carry),
+            torch.nn.functional.pad(self.reference, (0, 0, 0, extra)),
         )
 
     def to(self, device: torch.device) -> State:
@@ -214,8 +219,9 @@ def choose_batch_size(
 ) -> int:
     """The requested batch size, or one whose working memory is modest; refused if it can't fit."""
     per_input = kernel.bytes_per_input(num_inducing)
-    # The kernel matrix, its factor, W, W's factor, and one sum in the making.
+    # The kernel matrix, its factor, W, W's factor, and one sum in the making; and Z's side.
     matrices = 5 * kernel.num_kernels * num_inducing**2 * torch.float64.itemsize
+    matrices += kernel.bytes_at_inducing(num_inducing)
     memory.require(
         matrices + per_input,
         f"a posterior over {num_inducing} inducing inputs and {kernel.num_kernels} kernel(s)",

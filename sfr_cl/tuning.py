@@ -19,7 +19,7 @@ from sfr_cl.evidence import Natural, SpectralEvidence, learn
 from sfr_cl.inputs import Inputs
 from sfr_cl.likelihoods import GaussianLikelihood, Likelihood
 from sfr_cl.linalg import Spectrum
-from sfr_cl.solution import project
+from sfr_cl.solution import mean_vectors, project
 from sfr_cl.state import State
 
 DELTAS = [10 ** (step / 8) for step in range(-48, 49)]
@@ -38,12 +38,7 @@ class _Tuner:
         self.state = state
         self.natural = Natural.read(state.sums, state.likelihood, at_prior=state.options.at_prior)
         self.spectrum = Spectrum(self.natural.weight)
-        mean = state.options.mean
-        vectors = {
-            "natural": self.natural.eta,
-            "dual": self.natural.alpha,
-            "network": self.natural.alpha - state.reference,
-        }[mean]
+        vectors = mean_vectors(state.options.mean, self.natural, state.reference)
         self.vectors = self.spectrum.rotate_vectors(vectors)
 
     def moments(

@@ -741,7 +741,7 @@ NETWORKS = {
     "attribute-error": (lambda: Then(fails(AttributeError("boom"))), "classification", "boom"),
     "assertion": (lambda: Then(fails(AssertionError("boom"))), "classification", "boom"),
     "untraceable": (
-        lambda: Then(lambda f: f * 2 if f.sum().item() > 0 else f),
+        lambda: nn.Sequential(nn.PReLU(), Then(lambda f: f * 2 if f.sum().item() > 0 else f)),
         "classification",
         "network",
     ),

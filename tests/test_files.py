@@ -573,3 +573,19 @@ def test_digest_is_a_checksum_of_everything() -> None:
         (tensors, "{} "),
     ]
     assert all(files._digest(*other) != digest for other in others)
+
+
+def test_a_network_of_other_activations(tmp_path: Path) -> None:
+    posterior = fitted()
+    posterior.save(tmp_path / "p")
+    other = mlp()
+    other[1] = nn.ReLU()
+    with pytest.raises(MismatchError, match=r"expected .*outputs stored.*got others.*architecture"):
+        SFRPosterior.load(tmp_path / "p", other)
+
+
+def test_refitting_a_loaded_posterior_keeps_its_inducing_inputs(tmp_path: Path) -> None:
+    posterior = fitted()
+    posterior.save(tmp_path / "p")
+    again = SFRPosterior.load(tmp_path / "p", posterior._network).fit(data(seed=3))
+    assert torch.equal(again.inducing_inputs, posterior.inducing_inputs)

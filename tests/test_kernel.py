@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from networks import CASES, Case
 from oracles import jacobian, ntk
 
 from sfr_cl import SFRPosterior
+from sfr_cl.benchmarks.networks import CASES, Case
 from sfr_cl.inputs import length
-from sfr_cl.kernel import JacobianKernel, StructuredKernel, tangent_kernel
-from sfr_cl.kernel import jacobian as generic
+from sfr_cl.kernel import TangentKernel, tangent
 from sfr_cl.network import FrozenNetwork
 
 
@@ -23,12 +22,13 @@ def frozen(case: Case, parameters="all") -> FrozenNetwork:
     return network
 
 
+@pytest.mark.parametrize("rules", [True, False], ids=["rules", "generic"])
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per output"])
-def test_equals_jacobian_contraction(case: Case, shared: bool) -> None:
+def test_equals_jacobian_contraction(case: Case, shared: bool, rules: bool) -> None:
     network = frozen(case)
     x, z = case.inputs(7), case.inputs(5, seed=1)
     outputs = network(x).shape[1]
-    rule = tangent_kernel(network, outputs, shared, x)
+    rule = TangentKernel(network, outputs, shared, x, layers=None if rules else ())
     at_z = rule.inducing(z, batch_size=2)
     values = at_z(x, diagonal=True)
     source = case.network()
@@ -64,9 +64,9 @@ def test_posterior_over_any_network(case: Case) -> None:
 def test_inducing_side_is_recomputed_when_it_is_too_large_to_keep(monkeypatch) -> None:
     case = CASES[0]
     z, x = case.inputs(9), case.inputs(4, seed=1)
-    kept = JacobianKernel(frozen(case), 3, False).inducing(z, 4)
-    monkeypatch.setattr(generic, "CACHE_BYTES", 0)
-    recomputed = JacobianKernel(frozen(case), 3, False).inducing(z, 4)
+    kept = TangentKernel(frozen(case), 3, False, x).inducing(z, 4)
+    monkeypatch.setattr(tangent, "CACHE_BYTES", 0)
+    recomputed = TangentKernel(frozen(case), 3, False, x).inducing(z, 4)
     torch.testing.assert_close(recomputed(x).cross, kept(x).cross, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(recomputed.gram, kept.gram, rtol=1e-12, atol=1e-12)
 
@@ -80,14 +80,14 @@ def test_chosen_parameters(parameters, names) -> None:
     network = frozen(case, parameters)
     assert network.names == names
     x = case.inputs(5)
-    rule = tangent_kernel(network, 3, True, x)
+    rule = TangentKernel(network, 3, True, x)
     torch.testing.assert_close(rule.gram(x), ntk(case.network(), x, x, shared=True, names=names))
 
 
 def test_a_shared_kernel_keeps_the_first_outputs() -> None:
     case = CASES[0]
     x = case.inputs(5)
-    rule = tangent_kernel(frozen(case), 2, True, x)
+    rule = TangentKernel(frozen(case), 2, True, x)
     j = jacobian(case.network(), x)[:, :2]
     torch.testing.assert_close(rule.gram(x)[0], torch.einsum("acp,bcp->ab", j, j) / 2)
     assert length(x) == 5
@@ -116,7 +116,7 @@ RULED = {
 @pytest.mark.parametrize("name", RULED)
 def test_rules_cover_what_they_can_and_leave_what_they_must(name: str) -> None:
     case = next(case for case in CASES if case.name == name)
-    rule = StructuredKernel(frozen(case), 2, True, case.inputs(1))
+    rule = TangentKernel(frozen(case), 2, True, case.inputs(1))
     assert len(rule.layers) == RULED[name]
     covered = {getattr(layer.module, n) for layer in rule.layers for n in layer.names}
     assert (rule.fallback is None) == (covered == set(rule.network.module.parameters()))

@@ -114,7 +114,7 @@ def test_network_mean_and_variance_are_dense_linearised_laplace(likelihood: str)
         likelihood,
         inducing=x,
         prior_precision=delta,
-        noise_variance=noise,
+        noise_variance=noise if likelihood == "regression" else "learn",
         mean="network",
     ).fit((x, y))
     j, j_test = jacobian(network, x)[:, 0], jacobian(network, test)[:, 0]
@@ -189,7 +189,9 @@ def test_dual_equals_natural_mean_on_a_linear_model_at_its_optimum(likelihood: s
         return fit + delta / 2 * squared_norm(network)
 
     network = train(nn.Sequential(nn.Linear(3, outputs)).double(), loss)
-    options = {"inducing": x[:8], "prior_precision": delta, "noise_variance": 1.0}
+    options = {"inducing": x[:8], "prior_precision": delta}
+    if likelihood == "regression":
+        options["noise_variance"] = 1.0
     options |= {"output_kernel": "per_output", "linearize_at": "network"}
     means = [
         SFRPosterior(network, likelihood, mean=mean, **options).fit((x, y)).predict_f(test).mean
@@ -258,6 +260,99 @@ def test_what_is_learned_has_the_greatest_evidence() -> None:
     posterior.fit((x, y))
     best, delta = posterior.log_marginal_likelihood(), posterior.prior_precision
     assert all(best > evidence(0.05, delta * factor) for factor in factors)
+
+
+@pytest.mark.parametrize("likelihood", ["regression", "binary", "classification"])
+@pytest.mark.parametrize("kernel", ["shared", "per_output"])
+@pytest.mark.parametrize(
+    ("mean", "at"), [("natural", "prior"), ("natural", "network"), ("network", "network")]
+)
+def test_evidence_equals_the_gaussian_integral(likelihood, kernel, mean, at) -> None:
+    """With Z = X: the integral of prior times sites, output by output, in closed form."""
+    outputs = 1 if likelihood == "binary" else 3
+    network, (x, y, _) = mlp(3, outputs), regression(15, outputs)
+    y = {"regression": y, "binary": y > 0, "classification": y.argmax(1)}[likelihood]
+    delta, noise = 0.8, 0.3
+    posterior = SFRPosterior(
+        network,
+        likelihood,
+        inducing=x,
+        prior_precision=delta,
+        noise_variance=noise if likelihood == "regression" else "learn",
+        output_kernel=kernel,
+        mean=mean,
+        linearize_at=at,
+    ).fit((x, y))
+    f = torch.zeros(15, outputs).double() if at == "prior" else network(x).detach()
+    prior_mean = torch.zeros_like(f)
+    if mean == "network":
+        weights = torch.cat([p.detach().flatten() for p in network.parameters()])
+        prior_mean = f - jacobian(network, x) @ weights
+    if likelihood == "regression":
+        a, b = (y - f) / noise, torch.full_like(f, 1 / noise)
+        log_prob = torch.distributions.Normal(f, noise**0.5).log_prob(y).sum()
+    elif likelihood == "binary":
+        p = f.sigmoid()
+        a, b = y.double() - p, p * (1 - p)
+        log_prob = torch.distributions.Bernoulli(p).log_prob(y.double()).sum()
+    else:
+        p = f.softmax(1)
+        a, b = nn.functional.one_hot(y, outputs) - p, p * (1 - p)
+        b = torch.full_like(b, 1 / outputs) if at == "prior" else b
+        log_prob = torch.distributions.Categorical(p).log_prob(y).sum()
+    if kernel == "shared":
+        b = b.mean(1, keepdim=True).expand_as(b)
+    kernels = ntk(network, x, x, shared=kernel == "shared") / delta
+    expected = log_prob
+    for c in range(outputs):
+        # log of the integral of N(f; prior mean, K) exp(a (f - f^) - b (f - f^)^2 / 2).
+        k, precision = kernels[0 if kernel == "shared" else c], torch.diag(b[:, c])
+        offset = prior_mean[:, c] - f[:, c]
+        linear = a[:, c] - b[:, c] * offset
+        inverse = torch.linalg.inv(torch.linalg.inv(k) + precision)
+        expected = expected + (a[:, c] * offset - b[:, c] * offset.square() / 2).sum()
+        expected = expected + linear @ inverse @ linear / 2
+        expected = expected - torch.logdet(torch.eye(15) + k @ precision) / 2
+    assert math.isclose(posterior.log_marginal_likelihood(), float(expected), rel_tol=1e-6)
+
+
+def test_evidence_counts_the_classes_seen_only() -> None:
+    network, (x, _, _) = mlp(3, 3), regression(60, 1)
+    y = torch.randint(3, (60,))
+    head = nn.Linear(12, 20).double()
+    with torch.no_grad():
+        head.weight[:3], head.bias[:3] = network[-1].weight, network[-1].bias
+    wide = nn.Sequential(*network[:-1], head)
+    posterior = SFRPosterior(network, "classification", inducing=x[:20]).fit((x, y))
+    evidence = posterior.log_marginal_likelihood()
+    tuned = posterior.tune_prior_precision().prior_precision
+    posterior = SFRPosterior(network, "classification", inducing=x[:20]).fit((x, y))
+    posterior.grow_outputs(wide)
+    assert math.isclose(posterior.log_marginal_likelihood(), evidence, rel_tol=1e-9)
+    assert math.isclose(posterior.tune_prior_precision().prior_precision, tuned, rel_tol=1e-6)
+
+
+def test_growing_a_regression_head_changes_nothing_of_what_was_there() -> None:
+    network, (x, y, test) = mlp(3, 1), regression(40, 1)
+    head = nn.Linear(12, 2).double()
+    with torch.no_grad():
+        head.weight[:1], head.bias[:1] = network[-1].weight, network[-1].bias
+    posterior = SFRPosterior(network, "regression", inducing=x[:20], output_kernel="per_output")
+    posterior.fit((x, y))
+    before = (
+        posterior.noise_variance,
+        posterior.prior_precision,
+        posterior.log_marginal_likelihood(),
+    )
+    mean = posterior.predict_f(test).mean
+    posterior.grow_outputs(nn.Sequential(*network[:-1], head))
+    after = (
+        posterior.noise_variance,
+        posterior.prior_precision,
+        posterior.log_marginal_likelihood(),
+    )
+    assert after == pytest.approx(before, rel=1e-9)
+    torch.testing.assert_close(posterior.predict_f(test).mean[:, :1], mean)
 
 
 def test_network_mean_evidence_is_that_of_the_linearised_model() -> None:

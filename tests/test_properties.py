@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sfr_cl import SFRPosterior, noise
+from sfr_cl import SFRPosterior, SFRWarning, noise
 
 OPTIONS = {
     "classification": {},
@@ -201,3 +201,49 @@ def test_noise_inputs_need_no_data_so_the_order_of_tasks_does_not_matter() -> No
         return posterior
 
     assert_same(absorb([2, 0, 1]), absorb([0, 1, 2]), test, 1e-9)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_inducing_inputs_that_add_nothing_change_nothing(dtype) -> None:
+    """Of a last layer with 17 features, 25 inputs know all there is to know; then as many again."""
+    likelihood, network, x, y, test = problem("last layer")
+    options = {"parameters": "last_layer", "inducing": x[:25], "dtype": dtype}
+    posterior = SFRPosterior(network, likelihood, **options).fit((x, y))
+    before = posterior.predict_f(test)
+    posterior.add_inducing(x[100:150])
+    after = posterior.predict_f(test)
+    with pytest.warns(SFRWarning, match="duplicates"):
+        posterior.add_inducing(x[:25])
+    for latent in (after, posterior.predict_f(test)):
+        scale = before.variance.max()
+        assert (latent.mean - before.mean).abs().max() < 1e-6 * before.mean.abs().max()
+        slack = 1e-6 if dtype == torch.float64 else 1e-3
+        assert (latent.variance - before.variance).abs().max() < slack * scale
+
+
+def test_fit_starts_afresh() -> None:
+    likelihood, network, x, y, test = problem("classification")
+    posterior = SFRPosterior(network, likelihood, inducing=x[:25]).fit((x, y))
+    new = posterior.predict(test).probs
+    posterior.tune_prior_precision((x[:50], y[:50]))
+    assert not torch.equal(posterior.predict(test).probs, new)
+    assert torch.equal(posterior.fit((x, y)).predict(test).probs, new)
+
+
+def test_sum_merges_any_number_of_workers() -> None:
+    likelihood, network, x, y, test = problem("regression")
+    workers = [
+        SFRPosterior(network, likelihood, inducing=x[:25]).fit((x[rows], y[rows]))
+        for rows in torch.arange(200).split(50)
+    ]
+    whole = SFRPosterior(network, likelihood, inducing=x[:25]).fit((x, y))
+    assert_same(sum(workers), whole, test, 1e-9)
+
+
+def test_full_covariance_of_many_close_inputs() -> None:
+    likelihood, network, x, y, _ = problem("regression")
+    grid = torch.linspace(-1, 1, 200)[:, None] * torch.ones(4)
+    posterior = SFRPosterior(network, likelihood, inducing=x[:25]).fit((x, y))
+    joint, single = posterior.predict_f(grid, full_cov=True), posterior.predict_f(grid)
+    torch.testing.assert_close(joint.mean.mT, single.mean)
+    torch.testing.assert_close(joint.variance.mT, single.variance, rtol=1e-4, atol=1e-8)

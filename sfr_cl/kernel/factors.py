@@ -5,6 +5,7 @@ A batch has B inputs, the layer T positions per input (1 for a plain vector), C 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,10 @@ class Direct:
     """Gradients written out, ``[C, B, D]``: for layers with few parameters, and the fallback."""
 
     rows: Tensor
+
+    def size(self) -> int:
+        """Numbers held."""
+        return self.rows.numel()
 
     def inner(self, other: Direct, shared: bool) -> Tensor:
         """Inner products, ``[K, B, B']``, summed over outputs if they share a kernel."""
@@ -46,6 +51,10 @@ class Outer:
     """``[C, B, T, q]``."""
     width: int
     """p."""
+
+    def size(self) -> int:
+        """Numbers held."""
+        return self.a.numel() + self.g.numel()
 
     def pairs_pay(self, num_others: int) -> bool:
         """Whether pairs of positions cost less than gradients, against M other inputs."""
@@ -96,6 +105,10 @@ class Last:
     """``[B, p]``."""
     num_outputs: int
 
+    def size(self) -> int:
+        """Numbers held."""
+        return self.a.numel()
+
     def inner(self, other: Last, shared: bool) -> Tensor:
         """One gram for all outputs; as :meth:`Direct.inner`."""
         gram = (self.a @ other.a.mT)[None]
@@ -104,6 +117,21 @@ class Last:
     def norms(self) -> Tensor:
         """As :meth:`Direct.norms`."""
         return self.a.square().sum(1).expand(self.num_outputs, -1)
+
+
+def joined(parts: Sequence[Outer | Last | Direct]) -> Outer | Last | Direct:
+    """One factor of several batches."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, Direct):
+        return Direct(torch.cat([part.rows for part in parts if isinstance(part, Direct)], dim=1))
+    a = torch.cat([part.a for part in parts if not isinstance(part, Direct)])
+    if isinstance(first, Last):
+        return Last(a, first.num_outputs)
+    return Outer(
+        a, torch.cat([part.g for part in parts if isinstance(part, Outer)], dim=1), first.width
+    )
 
 
 def _join(rows: Tensor) -> Tensor:

@@ -45,6 +45,10 @@ class Kernel(Protocol):
         """Working memory of one row of a batch evaluated against M inducing inputs."""
         ...
 
+    def bytes_at_inducing(self, num_inducing: int) -> int:
+        """Memory that stays taken by the side of M inducing inputs."""
+        ...
+
     def gram(self, x: Inputs) -> Tensor:
         """kappa(x, x), ``[K, B, B]``."""
         ...

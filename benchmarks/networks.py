@@ -24,8 +24,8 @@ class Case:
         network = self.build().double()
         for module in network.modules():
             if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-                module.running_mean.normal_()
-                module.running_var.uniform_(0.5, 2)
+                module.get_buffer("running_mean").normal_()
+                module.get_buffer("running_var").uniform_(0.5, 2)
         return network
 
     def inputs(self, count: int, seed: int = 0) -> Inputs:

@@ -1,0 +1,227 @@
+"""The neural tangent kernel: layer inputs and output gradients, contracted layer by layer.
+
+For a linear layer with inputs a and output gradients g_c,
+
+    kappa_c(x, x') = (a . a' + 1) (g_c . g'_c)
+
+summed over layers: 2 M B (d_in + C d_out) operations instead of 2 M B C d_in d_out.
+Parameters no rule of :mod:`sfr_cl.kernel.rules` covers (other layers, tied weights, a module called
+twice, a parameter used without its module) are left to per-sample Jacobians of just those
+parameters, so that the sum is exact for any network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from sfr_cl import memory
+from sfr_cl.inputs import Inputs, length, take
+from sfr_cl.kernel.factors import Direct, Last, Outer, Stack, joined
+from sfr_cl.kernel.interface import KernelValues
+from sfr_cl.kernel.jacobian import jacobian
+from sfr_cl.kernel.layers import Layer, covered_layers, recorded
+from sfr_cl.kernel.rules import RULES
+from sfr_cl.network import FrozenNetwork, plain_attention, run
+
+CACHE_BYTES = 2**31
+"""The gradients at the inducing inputs are kept between batches up to this size."""
+
+BLOCK_BYTES = 2**28
+"""A gram matrix is made in blocks whose gradients are below this."""
+
+
+class TangentKernel:
+    """kappa of a network's first outputs, by rules where there are any, by Jacobians elsewhere.
+
+    Args:
+        network: the frozen network.
+        num_outputs: outputs the kernel covers. A shared kernel keeps this number, and so its
+            values, when a head grows.
+        shared: one kernel for all outputs, their mean, instead of one for each.
+        probe: any input; its first row shows how the network runs.
+        layers: the layers to use rules for; by default all that can be.
+    """
+
+    def __init__(
+        self,
+        network: FrozenNetwork,
+        num_outputs: int,
+        shared: bool,
+        probe: Inputs,
+        layers: Sequence[Layer] | None = None,
+    ) -> None:
+        self.network = network
+        self.num_outputs = num_outputs
+        self.shared = shared
+        self.num_kernels = 1 if shared else num_outputs
+        row = take(probe, slice(0, 1))
+        self.layers = covered_layers(network, row) if layers is None else list(layers)
+        covered = {id(p) for layer in self.layers for p in layer.parameters}
+        rest = [name for name, p in network.parameters.items() if id(p) not in covered]
+        self.fallback = network.restricted(rest) if rest else None
+        self._probe = self._stack(row)[1]
+
+    def bytes_per_input(self, num_inducing: int) -> int:
+        numbers = 2 * self._numbers(num_inducing) + 4 * self.num_kernels * num_inducing
+        for factor in self._probe:
+            if isinstance(factor, Outer) and factor.pairs_pay(num_inducing):
+                pairs = factor.g.shape[2] ** 2 - 1
+                numbers += 2 * self.num_kernels * num_inducing * pairs
+        return numbers * self.network.dtype.itemsize
+
+    def bytes_at_inducing(self, num_inducing: int) -> int:
+        size = num_inducing * self._numbers(num_inducing) * torch.float64.itemsize
+        return size if size <= CACHE_BYTES else 0
+
+    def _numbers(self, num_others: int) -> int:
+        """Size of one input's gradients, ready to meet M others."""
+        return sum(
+            factor.g.shape[0] * factor.width * factor.g.shape[3]
+            if isinstance(factor, Outer) and not factor.pairs_pay(num_others)
+            else factor.size()
+            for factor in self._probe
+        )
+
+    def gram(self, x: Inputs) -> Tensor:
+        count = length(x)
+        size = max(1, BLOCK_BYTES // self.bytes_per_input(count))
+        memory.require(
+            2 * self.num_kernels * count**2 * self.network.dtype.itemsize,
+            f"the kernel matrix of {count} inputs",
+            "lower inducing or the candidates of greedy, or predict fewer inputs at once",
+            self.network.device,
+        )
+        gradients = _Gradients(self, x, size, count)
+        rows = [torch.cat([self.inner(a, b) for b in gradients], dim=2) for a in gradients]
+        return torch.cat(rows, dim=1)
+
+    def inducing(self, z: Inputs, batch_size: int) -> AtInducing:
+        return AtInducing(self, z, batch_size)
+
+    def stack(self, x: Inputs, num_others: int) -> tuple[Tensor, Stack]:
+        """f ``[B, C]``, and the gradients of its parameters, ready to meet M other inputs."""
+        outputs, stack = self._stack(x)
+        return outputs, tuple(
+            factor.written_out()
+            if isinstance(factor, Outer)
+            and isinstance(shown, Outer)
+            and not shown.pairs_pay(num_others)
+            else factor
+            for factor, shown in zip(stack, self._probe, strict=True)
+        )
+
+    @torch.no_grad()
+    def inner(self, left: Stack, right: Stack) -> Tensor:
+        """kappa, ``[K, B, B']``."""
+        total: Tensor | None = None
+        for a, b in zip(left, right, strict=True):
+            part = a.inner(b, self.shared)  # type: ignore[arg-type]
+            if total is None:
+                total = part
+            elif len(total) < len(part):
+                total = part.add_(total)
+            else:
+                total += part
+        assert total is not None
+        if self.shared:
+            return total / self.num_outputs
+        return total if len(total) == self.num_kernels else total.repeat(self.num_kernels, 1, 1)
+
+    @torch.no_grad()
+    def norms(self, stack: Stack) -> Tensor:
+        """kappa(x, x), ``[K, B]``."""
+        norms = torch.stack([factor.norms() for factor in stack]).sum(0)
+        return norms.mean(0, keepdim=True) if self.shared else norms
+
+    def double(self, probe: Inputs) -> TangentKernel:
+        """The same in float64."""
+        if self.network.dtype == torch.float64:
+            return self
+        network = self.network.double()
+        return TangentKernel(network, self.num_outputs, self.shared, network.prepare(probe))
+
+    def _stack(self, x: Inputs) -> tuple[Tensor, Stack]:
+        factors: list[Outer | Last | Direct] = []
+        with plain_attention(), torch.enable_grad(), recorded(self.layers) as calls:
+            outputs = run(self.network.module, x)
+        inner = [layer for layer in self.layers if not layer.is_last]
+        gradients = self._gradients(outputs, [calls[layer.module].output for layer in inner])
+        with torch.no_grad():
+            for layer, g in zip(inner, gradients, strict=True):
+                a = calls[layer.module].input
+                made = RULES[type(layer.module)](layer.module, layer.names, a, g)
+                assert made is not None
+                factors.extend(made)
+            factors.extend(
+                Last(_with_bias(layer, calls[layer.module].input), self.num_outputs)
+                for layer in self.layers
+                if layer.is_last
+            )
+        if self.fallback is not None:
+            factors.append(Direct(jacobian(self.fallback, self.num_outputs, x)))
+        return outputs.detach(), tuple(factors)
+
+    @torch.enable_grad()
+    def _gradients(self, outputs: Tensor, layers: list[Tensor]) -> list[Tensor]:
+        """Of every output with respect to every layer's, ``[C, B, ...]``: C backward passes."""
+        found = [
+            torch.empty(self.num_outputs, *layer.shape, dtype=layer.dtype, device=layer.device)
+            for layer in layers
+        ]
+        if not layers:
+            return []
+        for c in range(self.num_outputs):
+            more = c + 1 < self.num_outputs
+            rows = torch.autograd.grad(
+                outputs[:, c].sum(), layers, retain_graph=more, allow_unused=True
+            )
+            for store, row in zip(found, rows, strict=True):
+                store[c] = 0 if row is None else row
+        return found
+
+
+class AtInducing:
+    """kappa with one side fixed at Z, whose gradients are made once, unless they are too large."""
+
+    def __init__(self, kernel: TangentKernel, z: Inputs, batch_size: int) -> None:
+        self._kernel, self._size = kernel, length(z)
+        exact = kernel.double(z)
+        gradients = _Gradients(exact, exact.network.prepare(z), batch_size, self._size)
+        blocks = [[exact.inner(a, b) for b in gradients] for a in gradients]
+        self.gram = torch.cat([torch.cat(row, dim=2) for row in blocks], dim=1)
+        if exact is not kernel:
+            gradients = _Gradients(kernel, z, batch_size, self._size)
+        self._gradients = gradients
+
+    def __call__(self, x: Inputs, *, diagonal: bool = False) -> KernelValues:
+        outputs, stack = self._kernel.stack(x, self._size)
+        parts = [self._kernel.inner(stack, part) for part in self._gradients]
+        cross = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+        return KernelValues(outputs, cross, self._kernel.norms(stack) if diagonal else None)
+
+
+class _Gradients:
+    """The gradients at many inputs, in parts: joined and kept if they fit, else made each time."""
+
+    def __init__(self, kernel: TangentKernel, x: Inputs, size: int, num_others: int) -> None:
+        self._kernel, self._num_others = kernel, num_others
+        self._chunks = [take(x, slice(at, at + size)) for at in range(0, length(x), size)]
+        self._kept: list[Stack] | None = None
+        if kernel.bytes_at_inducing(length(x)):
+            parts = list(self._made())
+            self._kept = [tuple(joined(column) for column in zip(*parts, strict=True))]
+
+    def _made(self) -> Iterator[Stack]:
+        return (self._kernel.stack(chunk, self._num_others)[1] for chunk in self._chunks)
+
+    def __iter__(self) -> Iterator[Stack]:
+        return self._made() if self._kept is None else iter(self._kept)
+
+
+def _with_bias(layer: Layer, a: Tensor) -> Tensor:
+    """The last layer's input, with a one for its bias."""
+    parts = {"weight": a, "bias": torch.ones_like(a[:, :1])}
+    return torch.cat([parts[name] for name in layer.names], dim=1)
