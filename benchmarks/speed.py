@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
 
@@ -64,16 +63,21 @@ def run(out: Path) -> int:
     console = Console()
     torch.manual_seed(0)
     rates = {dtype: product_rate(dtype) for dtype in (torch.float64, torch.float32)}
-    todo = track(list(cases()), description="measuring", console=console)
-    rows = [measure(make(), rates) for make in todo]
-    with console.status("a stream of a million samples ..."):
-        lengths = growth()
-    content = [asdict(row) for row in rows]
-    rate_rows = [
+    content: list[dict[str, Any]] = [
         {"case": f"matrix product, {str(dtype).removeprefix('torch.')}", "gflops": rate / 1e9}
         for dtype, rate in rates.items()
     ]
-    results.write(out, "speed", [*content, *rate_rows, *(asdict(point) for point in lengths)])
+    rows = []
+    for make in cases():
+        case = make()
+        with console.status(f"{case.case} against {case.peer} ..."):
+            rows.append(measure(case, rates))
+        content.append(asdict(rows[-1]))
+        results.write(out, "speed", content)
+        console.print(f"{rows[-1].ratio:8.3g} x  {case.case}  |  {case.peer}", highlight=False)
+    with console.status("a stream of a million samples ..."):
+        lengths = growth()
+    results.write(out, "speed", [*content, *(asdict(point) for point in lengths)])
     picture = draw(lengths, out / "growth.png")
     console.print(table(rows))
     console.print(f"The picture: {picture}", soft_wrap=True, highlight=False, markup=False)
@@ -81,12 +85,11 @@ def run(out: Path) -> int:
 
 
 def measure(case: Case, rates: dict[torch.dtype, float]) -> Row:
-    """Medians after warm-up; the peak of a run of its own."""
+    """Our time and memory, and the peer's."""
     with quiet():
-        seconds = median(case.ours, repeats=7)
-        peak = peak_megabytes(case.ours)
-        peer_seconds = median(case.theirs, repeats=3) / case.peer_share
-        peer_peak = peak_megabytes(case.theirs)
+        seconds, peak = time_and_memory(case.ours, repeats=7)
+        peer_seconds, peer_peak = time_and_memory(case.theirs, repeats=3)
+    peer_seconds /= case.peer_share
     share = case.flops / seconds / rates[case.dtype] if case.flops else None
     return Row(
         case=case.case,
@@ -101,18 +104,18 @@ def measure(case: Case, rates: dict[torch.dtype, float]) -> Row:
     )
 
 
-def median(work: Work, repeats: int) -> float:
-    """Seconds of the median run after a first one; long work is run once."""
-    _, first = timed(work)
-    if first > 5:
-        return first
-    return statistics.median(timed(work)[1] for _ in range(repeats))
+def time_and_memory(work: Work, repeats: int) -> tuple[float, float | None]:
+    """Median seconds after a first run, which shows the peak; work of many seconds is run once."""
+    peak, first = timed(lambda: peak_megabytes(work))
+    if first > 3:
+        return first, peak
+    return statistics.median(timed(work)[1] for _ in range(repeats)), peak
 
 
 def product_rate(dtype: torch.dtype) -> float:
     """Operations per second of a large matrix product."""
     a = torch.randn(2000, 2000, dtype=dtype)
-    return 2 * 2000**3 / median(lambda: a @ a, repeats=9)
+    return 2 * 2000**3 / time_and_memory(lambda: a @ a, repeats=9)[0]
 
 
 def mlp(*sizes: int) -> nn.Sequential:
@@ -145,7 +148,7 @@ def cases() -> Iterator[Callable[[], Case]]:
     """Every case, made when its turn comes."""
     for dtype in (torch.float64, torch.float32):
         yield partial(sums_of_mlp, dtype)
-    yield functional_laplace
+        yield partial(functional_laplace, dtype)
     yield sums_of_cnn
     for index in range(len(CASES)):
         yield partial(case_table, index)
@@ -181,7 +184,8 @@ def sums_of_mlp(dtype: torch.dtype) -> Case:
     )
 
 
-def functional_laplace() -> Case:
+def functional_laplace(dtype: torch.dtype) -> Case:
+    name = str(dtype).removeprefix("torch.")
     network, (x, y) = mlp(*MLP), digits_like(2000, 10, 784)
     z = torch.randn(200, 784)
 
@@ -191,9 +195,9 @@ def functional_laplace() -> Case:
         )
 
     return Case(
-        case="sums, MLP 784-256-256-10, N = 2000, M = 200, per output, float64",
-        peer="laplace-torch FunctionalLaplace, subset of 200",
-        ours=lambda: per_output(network, z).fit((x, y)),
+        case=f"sums, MLP 784-256-256-10, N = 2000, M = 200, per output, {name}",
+        peer="laplace-torch FunctionalLaplace, subset of 200, float32",
+        ours=lambda: per_output(network, z, dtype).fit((x, y)),
         theirs=theirs,
         target=80,
     )
@@ -249,7 +253,7 @@ def many_outputs() -> Case:
         SFRPosterior(network, "classification", inducing=z, parameters="last_layer").fit((x, y))
 
     def theirs() -> None:
-        laplace("KronLLLaplace", network).fit(loader(x, y))
+        laplace("KronLLLaplace", network).fit(loader(x[:500], y[:500]))
 
     return Case(
         case="last layer, 1000 outputs, 512 features, N = 10,000, M = 500, shared",
@@ -257,6 +261,7 @@ def many_outputs() -> Case:
         ours=ours,
         theirs=theirs,
         target=1,
+        peer_share=0.05,
     )
 
 

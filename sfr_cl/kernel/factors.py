@@ -38,10 +38,10 @@ class Direct:
 
 @dataclass(frozen=True)
 class Outer:
-    """Gradients sum_t g_ct a_t' of a weight matrix that acts at T positions.
+    """Gradients sum_t g_ct a_t' of a weight matrix that acts at T positions, and of its bias.
 
-    Their inner product is sum_tt' (a_t . a'_t') (g_ct . g'_ct'): the gram of the activations is the
-    same for all outputs, and neither gradient is ever formed. Written out instead, it costs the
+    Their inner product is sum_tt' (a_t . a'_t' + 1) (g_ct . g'_ct'): the gram of the activations is
+    the same for all outputs, and neither gradient is ever formed. Written out instead, it costs the
     product of the two sides' sizes but no pairs of positions; :meth:`pairs_pay` says which is less.
     """
 
@@ -51,6 +51,8 @@ class Outer:
     """``[C, B, T, q]``."""
     width: int
     """p."""
+    bias: bool = False
+    """Whether there is a bias, whose gradient is sum_t g_ct: the 1 above."""
 
     def size(self) -> int:
         """Numbers held."""
@@ -63,12 +65,16 @@ class Outer:
         written_out = outputs * self.width * q * (positions + num_others)
         return pairs <= written_out
 
-    def written_out(self) -> Direct:
-        """The gradients themselves."""
+    def written_out(self) -> list[Direct]:
+        """The gradients themselves, of weight and bias."""
         a = self.a
         if not a.is_floating_point():
             a = torch.nn.functional.one_hot(a, self.width).to(self.g.dtype)
-        return Direct((self.g.mT @ a).flatten(2))
+        # All outputs in one product for each input, so that its activations are read once.
+        outputs, batch, _, q = self.g.shape
+        rows = self.g.permute(1, 0, 3, 2).reshape(batch, outputs * q, -1) @ a
+        weight = Direct(rows.reshape(batch, outputs, -1).transpose(0, 1))
+        return [weight, Direct(self.g.sum(2))] if self.bias else [weight]
 
     def inner(self, other: Outer, shared: bool) -> Tensor:
         """As :meth:`Direct.inner`, by pairs of positions."""
@@ -81,20 +87,20 @@ class Outer:
         return products.unflatten(2, shape[2:]).unflatten(1, shape[:2]).sum((2, 4))
 
     def _activations(self, other: Outer) -> Tensor:
-        """a . a' for every pair of positions, ``[B T, B' T']``."""
+        """a . a' + 1 for every pair of positions, ``[B T, B' T']``."""
         a, b = self.a.flatten(0, 1), other.a.flatten(0, 1)
-        return a @ b.mT if a.is_floating_point() else (a[:, None] == b).to(self.g.dtype)
+        gram = a @ b.mT if a.is_floating_point() else (a[:, None] == b).to(self.g.dtype)
+        return gram.add_(1) if self.bias else gram
 
     def norms(self) -> Tensor:
         """As :meth:`Direct.norms`."""
         if self.g.shape[2] == 1 and self.a.is_floating_point():
-            return self.g.square().sum((2, 3)) * self.a.square().sum((1, 2))
-        gram = (
-            self.a @ self.a.mT
-            if self.a.is_floating_point()
-            else self.a[:, :, None] == self.a[:, None]
-        )
-        return (self.g @ self.g.mT * gram).sum((2, 3))
+            return self.g.square().sum((2, 3)) * (self.a.square().sum((1, 2)) + int(self.bias))
+        if self.a.is_floating_point():
+            gram = self.a @ self.a.mT
+        else:
+            gram = (self.a[:, :, None] == self.a[:, None]).to(self.g.dtype)
+        return (self.g @ self.g.mT * (gram + int(self.bias))).sum((2, 3))
 
 
 @dataclass(frozen=True)
@@ -129,9 +135,8 @@ def joined(parts: Sequence[Outer | Last | Direct]) -> Outer | Last | Direct:
     a = torch.cat([part.a for part in parts if not isinstance(part, Direct)])
     if isinstance(first, Last):
         return Last(a, first.num_outputs)
-    return Outer(
-        a, torch.cat([part.g for part in parts if isinstance(part, Outer)], dim=1), first.width
-    )
+    g = torch.cat([part.g for part in parts if isinstance(part, Outer)], dim=1)
+    return Outer(a, g, first.width, first.bias)
 
 
 def _join(rows: Tensor) -> Tensor:

@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -126,13 +125,10 @@ def _by_channel(names: Sequence[str], standard: Tensor, g: Tensor) -> list[Outer
     return [Direct(rows[name].reshape(*g.shape[:3], -1).sum(3)) for name in names]
 
 
-def _outer(names: Sequence[str], a: Tensor, g: Tensor) -> Outer:
-    """Gradients of a weight and a bias: the bias is a weight of an input that is always one."""
+def _outer(names: Sequence[str], a: Tensor, g: Tensor) -> Outer | Direct:
+    """Gradients of a weight, a bias, or both, at positions ``[B, T, p]``."""
     g = g.reshape(*g.shape[:2], a.shape[1], g.shape[-1])
-    ones = torch.ones(len(a), a.shape[1], 1, dtype=a.dtype, device=a.device)
-    parts = {"weight": a, "bias": ones}
-    a = torch.cat([parts[name] for name in names], dim=2) if len(names) > 1 else parts[names[0]]
-    return Outer(a, g, a.shape[2])
+    return Outer(a, g, a.shape[2], "bias" in names) if "weight" in names else Direct(g.sum(2))
 
 
 def _patches(layer: nn.Conv1d | nn.Conv2d, a: Tensor) -> Tensor:

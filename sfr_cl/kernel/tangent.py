@@ -103,15 +103,12 @@ class TangentKernel:
 
     def stack(self, x: Inputs, num_others: int) -> tuple[Tensor, Stack]:
         """f ``[B, C]``, and the gradients of its parameters, ready to meet M other inputs."""
-        outputs, stack = self._stack(x)
-        return outputs, tuple(
-            factor.written_out()
-            if isinstance(factor, Outer)
-            and isinstance(shown, Outer)
-            and not shown.pairs_pay(num_others)
-            else factor
-            for factor, shown in zip(stack, self._probe, strict=True)
-        )
+        outputs, made = self._stack(x)
+        stack: list[Outer | Last | Direct] = []
+        for factor, shown in zip(made, self._probe, strict=True):
+            pairs = not isinstance(shown, Outer) or shown.pairs_pay(num_others)
+            stack += [factor] if pairs or not isinstance(factor, Outer) else factor.written_out()
+        return outputs, tuple(stack)
 
     @torch.no_grad()
     def inner(self, left: Stack, right: Stack) -> Tensor:
