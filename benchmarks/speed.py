@@ -299,17 +299,23 @@ def fitting() -> Case:
 
 
 def table(rows: list[Row]) -> Table:
-    """The rows for a terminal."""
-    result = Table(title="Time and memory against others, medians of one run")
-    for name in ("case", "peer"):
-        result.add_column(name, overflow="fold")
-    for name in ("ours", "peer's", "ratio", "target", "flop share", "MB", "peer's MB"):
+    """The rows for a terminal of 80 columns."""
+    result = Table(title="Time and memory against others, medians of one run", show_lines=True)
+    result.add_column("case, peer", overflow="fold")
+    for name in ("ours, peer's", "ratio, target", "flop share", "MB, peer's"):
         result.add_column(name, justify="right")
     for row in rows:
-        numbers = (row.flop_share, row.peak_mb, row.peer_peak_mb)
-        shown = ["-" if value is None else f"{value:.3g}" for value in numbers]
-        style = None if row.ratio >= row.target else "bold red"
-        times = (f"{row.seconds:.3g} s", f"{row.peer_seconds:.3g} s")
-        ratio = (f"{row.ratio:.3g}", f"{row.target:g}")
-        result.add_row(row.case, row.peer, *times, *ratio, *shown, style=style)
+        style = None if row.ratio >= row.target else "bold"
+        result.add_row(
+            f"{row.case}\n{row.peer}",
+            f"{row.seconds:.3g} s\n{row.peer_seconds:.3g} s",
+            f"{row.ratio:.3g}\n{row.target:g}",
+            shown(row.flop_share),
+            f"{shown(row.peak_mb)}\n{shown(row.peer_peak_mb)}",
+            style=style,
+        )
     return result
+
+
+def shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

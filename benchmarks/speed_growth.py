@@ -62,7 +62,7 @@ def draw(points: list[Length], path: Path) -> Path:
     right.set_ylabel("peak MB above the start")
     for axes in (left, right):
         axes.set_xscale("log")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.3 * axes.get_ylim()[1])
         axes.set_xlabel("samples in the stream")
         axes.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)

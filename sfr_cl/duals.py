@@ -93,7 +93,8 @@ class DualSums:
         """The terms of one batch with features ``[K, B, M]``."""
         a, b, point = (t.double() for t in (sites.gradient, sites.curvature, sites.point))
         bf = b * point
-        weighted = features * b.mT[: len(features), :, None]
+        weights = b.mT[: len(features), :, None]
+        weighted = features if bool((weights == 1).all()) else features * weights
         if len(features) == 1:
             gradient, shift = a.mT @ features[0], bf.mT @ features[0]
         else:

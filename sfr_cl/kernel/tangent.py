@@ -12,6 +12,7 @@ parameters, so that the sum is exact for any network.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -62,6 +63,7 @@ class TangentKernel:
         covered = {id(p) for layer in self.layers for p in layer.parameters}
         rest = [name for name, p in network.parameters.items() if id(p) not in covered]
         self.fallback = network.restricted(rest) if rest else None
+        self._one_pass: bool | None = None
         self._probe = self._stack(row)[1]
 
     def bytes_per_input(self, num_inducing: int) -> int:
@@ -163,21 +165,52 @@ class TangentKernel:
 
     @torch.enable_grad()
     def _gradients(self, outputs: Tensor, layers: list[Tensor]) -> list[Tensor]:
-        """Of every output with respect to every layer's, ``[C, B, ...]``: C backward passes."""
-        found = [
-            torch.empty(self.num_outputs, *layer.shape, dtype=layer.dtype, device=layer.device)
-            for layer in layers
-        ]
+        """Of every output with respect to every layer's, ``[C, B, ...]``.
+
+        One backward pass for all outputs at once, or one for each where an operation can't.
+        """
         if not layers:
             return []
-        for c in range(self.num_outputs):
-            more = c + 1 < self.num_outputs
-            rows = torch.autograd.grad(
-                outputs[:, c].sum(), layers, retain_graph=more, allow_unused=True
+        eye = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
+        directions = eye[: self.num_outputs, None].expand(-1, len(outputs), -1)
+        if self._one_pass is None:
+            self._one_pass = _batches(outputs, layers, directions)
+        found: Sequence[Tensor | None]
+        if self._one_pass:
+            found = torch.autograd.grad(
+                outputs, layers, directions, is_grads_batched=True, allow_unused=True
             )
-            for store, row in zip(found, rows, strict=True):
-                store[c] = 0 if row is None else row
-        return found
+        else:
+            rows = [
+                torch.autograd.grad(outputs, layers, row, retain_graph=True, allow_unused=True)
+                for row in directions
+            ]
+            found = [
+                None if column[0] is None else torch.stack(column)
+                for column in zip(*rows, strict=True)
+            ]
+        return [
+            layer.new_zeros(self.num_outputs, *layer.shape) if g is None else g
+            for g, layer in zip(found, layers, strict=True)
+        ]
+
+
+def _batches(outputs: Tensor, layers: list[Tensor], directions: Tensor) -> bool:
+    """Whether the backward pass of every operation can be batched, and without a detour."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            torch.autograd.grad(
+                outputs,
+                layers,
+                directions,
+                is_grads_batched=True,
+                allow_unused=True,
+                retain_graph=True,
+            )
+        except (RuntimeError, UserWarning):
+            return False
+    return True
 
 
 class AtInducing:
