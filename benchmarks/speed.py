@@ -154,7 +154,8 @@ def cases() -> Iterator[Callable[[], Case]]:
         yield partial(case_table, index)
     yield many_outputs
     yield prediction
-    yield fitting
+    for dtype in (torch.float64, torch.float32):
+        yield partial(fitting, dtype)
 
 
 def digits_like(count: int, outputs: int, *shape: int) -> tuple[Tensor, Tensor]:
@@ -282,7 +283,8 @@ def prediction() -> Case:
     )
 
 
-def fitting() -> Case:
+def fitting(dtype: torch.dtype) -> Case:
+    name = str(dtype).removeprefix("torch.")
     network, (x, y) = mlp(*MLP), digits_like(2000, 10, 784)
     z = torch.randn(200, 784)
 
@@ -290,9 +292,9 @@ def fitting() -> Case:
         laplace("KronLaplace", network).fit(loader(x, y))
 
     return Case(
-        case="fit, MLP 784-256-256-10, N = 2000, M = 200, per output",
-        peer="laplace-torch Kronecker fit",
-        ours=lambda: per_output(network, z).fit((x, y)),
+        case=f"fit, MLP 784-256-256-10, N = 2000, M = 200, per output, {name}",
+        peer="laplace-torch Kronecker fit, float32",
+        ours=lambda: per_output(network, z, dtype).fit((x, y)),
         theirs=theirs,
         target=2,
     )

@@ -129,22 +129,27 @@ class FrozenNetwork:
         batch = tree_map(lambda leaf: leaf[None], x)
         return as_matrix(functional_call(self.module, parameters, (batch,)))[0]
 
-    def tangent(self, x: Inputs) -> Tensor:
-        """J(x) w*, ``[B, C]``: the part of f that is linear in the weights.
+    def tangent(self, x: Inputs, direction: dict[str, Tensor] | None = None) -> Tensor:
+        """J(x) v, ``[B, C]``, for a direction v by parameter; by default w* itself.
 
-        Reverse mode twice (J v is linear in v, and so is its transpose's transpose), since more
-        operations have a reverse derivative than a forward one.
+        Reverse mode twice (J' u is linear in u, and its transpose is J), since more operations
+        have a reverse derivative than a forward one.
         """
-        parameters = self.parameters
-
-        def outputs(values: dict[str, Tensor]) -> Tensor:
-            return as_matrix(functional_call(self.module, values, (x,)))
-
         with plain_attention():
-            f, pull_back = _vjp(outputs, parameters)
-            _, push_forward = _vjp(lambda direction: pull_back(direction)[0], torch.zeros_like(f))
-            tangent: Tensor = push_forward(parameters)[0]
+            f, pull_back = self._vjp(x)
+            _, push_forward = _vjp(lambda u: pull_back(u)[0], torch.zeros_like(f))
+            tangent: Tensor = push_forward(direction or self.parameters)[0]
             return tangent.detach()
+
+    def gradient(self, x: Inputs, weights: Tensor) -> dict[str, Tensor]:
+        """J(x)' u by parameter, for one weight u for each input and output, ``[B, C]``."""
+        with plain_attention():
+            _, pull_back = self._vjp(x)
+            found: dict[str, Tensor] = pull_back(weights)[0]
+            return {name: value.detach() for name, value in found.items()}
+
+    def _vjp(self, x: Inputs) -> tuple[Any, Callable[[Any], Any]]:
+        return _vjp(lambda p: as_matrix(functional_call(self.module, p, (x,))), self.parameters)
 
     def restricted(self, names: Sequence[str]) -> FrozenNetwork:
         """The same, differentiated by fewer parameters."""

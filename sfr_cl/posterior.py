@@ -114,6 +114,7 @@ class SFRPosterior:
         self._batch_size = None if batch_size is None else whole("batch_size", batch_size)
         self._fitted: State | None = None
         self._solved: Solution | None = None
+        self._direction: dict[str, Tensor] | None = None
         self._penalty: Penalty | None = None
         FrozenNetwork(network, self._options.parameters, dtype)  # refuses what can't be used
 
@@ -300,11 +301,13 @@ class SFRPosterior:
         """
         if link is not None and link not in LINKS:
             raise ArgumentError(f"expected link to be one of {', '.join(LINKS)}; got {link!r}")
+        link = link or self._default_link
+        likelihood, scale = self._solution.likelihood, self._logit_scale
+        if link == "map" and likelihood.has_logits:
+            mean = scale * self._mean(x)
+            return likelihood.predictive(mean, torch.zeros_like(mean), link)
         latent = self.predict_f(x)
-        scale = self._logit_scale
-        return self._solution.likelihood.predictive(
-            scale * latent.mean, scale**2 * latent.variance, link or self._default_link
-        )
+        return likelihood.predictive(scale * latent.mean, scale**2 * latent.variance, link)
 
     def nlpd(self, data: Data) -> float:
         """Mean negative log predictive density of data, summed over outputs."""
@@ -335,7 +338,7 @@ class SFRPosterior:
             batches = state.checked(Batches(validation, state.batch_size))
             tuned = tuning.by_validation(state, batches, self._default_link)
         self._prior_precision, self._logit_scale = tuned
-        self._solved = None
+        self._forget_solution()
         return self
 
     def penalty(self, network: nn.Module) -> Tensor:
@@ -493,8 +496,35 @@ class SFRPosterior:
     def _default_link(self) -> str:
         return "map" if self._options.at_prior else "probit"
 
+    @torch.no_grad()
+    def _mean(self, x: Inputs) -> Tensor:
+        """Mean of f alone, ``[B, C]``: for one output one derivative of f, whatever M is."""
+        state, solution = self._state, self._solution
+        x = state.network.prepare(x, "inputs to predict")
+        state.require_form(x)
+        if self._direction is None:
+            self._direction = solution.direction(state)
+        network_mean = self._options.mean == "network"
+        means = []
+        for start in range(0, length(x), state.batch_size):
+            batch = take(x, slice(start, start + state.batch_size))
+            if self._direction is None:
+                outputs, features, _ = state.features(batch)
+                means.append(solution.mean(outputs if network_mean else None, features))
+            else:
+                outputs = state.network(batch)
+                part = state.network.tangent(batch, self._direction)
+                means.append((outputs + part if network_mean else part).double())
+        mean = torch.cat(means)
+        _require_finite(mean)
+        return mean
+
     def _take_over(self, state: State) -> None:
-        self._fitted, self._solved, self._penalty = state, None, None
+        self._fitted, self._penalty = state, None
+        self._forget_solution()
+
+    def _forget_solution(self) -> None:
+        self._solved, self._direction = None, None
 
     def _copy(self) -> SFRPosterior:
         twin = object.__new__(type(self))

@@ -51,6 +51,17 @@ class Solution:
         evidence = natural.log_evidence(precision)
         return Solution(coefficients, natural.weight, precision, likelihood, evidence)
 
+    def direction(self, state: State) -> dict[str, Tensor] | None:
+        """v in weight space, J(Z)' L^-T v by parameter, if the mean is J(x) times it.
+
+        That is so for one output. The mean of each of several outputs has a direction of its own.
+        """
+        if state.num_outputs > 1:
+            return None
+        upper, column = state.factor[0].mT, self.coefficients.mT
+        weights = torch.linalg.solve_triangular(upper, column, upper=True)
+        return state.network.gradient(state.z, weights.to(state.network.dtype))
+
     def mean(self, outputs: Tensor | None, features: Tensor) -> Tensor:
         """Mean of f, ``[B, C]``; ``outputs`` is the prior mean's part, if there is one."""
         mean = project(features, self.coefficients)

@@ -104,10 +104,8 @@ class State:
             state.__dict__["at_inducing"] = self.at_inducing
         return state
 
-    def features(
-        self, x: Inputs, *, diagonal: bool = False
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """f ``[B, C]``, phi = L^-1 kappa(Z, x) ``[K, B, M]`` and kappa(x, x) ``[K, B]``."""
+    def require_form(self, x: Inputs) -> None:
+        """Refuse inputs of another form than Z's."""
         found, expected = leaves(x), leaves(self.z)
         if [name for name, _ in found] != [name for name, _ in expected]:
             raise DataError(
@@ -120,6 +118,12 @@ class State:
                     f"expected inputs with {known.ndim} dimensions, the batch first, got shape "
                     f"{list(leaf.shape)}"
                 )
+
+    def features(
+        self, x: Inputs, *, diagonal: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """f ``[B, C]``, phi = L^-1 kappa(Z, x) ``[K, B, M]`` and kappa(x, x) ``[K, B]``."""
+        self.require_form(x)
         values = self.at_inducing(x, diagonal=diagonal)
         return values.outputs, whiten(self.factor, values.cross.double()), values.diagonal
 

@@ -332,7 +332,7 @@ PREDICTIONS = {
 def test_bad_input_to_predict(x: Any, builtin: type[Exception], message: str, method: str) -> None:
     def call(posterior: SFRPosterior) -> Any:
         if method == "predict":
-            return posterior.predict(x)
+            return posterior.predict(x, link="probit")
         return posterior.predict_f(x, full_cov=method == "full_cov")
 
     # A network whose outputs grow with its inputs.

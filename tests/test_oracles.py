@@ -433,3 +433,16 @@ def test_penalty_equals_its_formula_and_ignores_the_prior_precision() -> None:
         ).fit((x, labels))
         torch.testing.assert_close(posterior.penalty(moved), expected / 24, rtol=1e-6, atol=0)
         assert posterior.penalty(network).item() == 0.0
+
+
+@pytest.mark.parametrize("mean", ["natural", "dual", "network"])
+@pytest.mark.parametrize("parameters", ["all", "last_layer"])
+def test_the_mean_of_one_output_is_one_derivative(mean: str, parameters: str) -> None:
+    network, (x, y, test) = mlp(3, 1), regression(40, 1)
+    posterior = SFRPosterior(
+        network, "binary", inducing=x[:10], mean=mean, parameters=parameters
+    ).fit((x, y > 0))
+    for _ in range(2):
+        alone, latent = posterior.predict(test, link="map").logits, posterior.predict_f(test).mean
+        torch.testing.assert_close(alone, latent, rtol=1e-9, atol=1e-9)
+        posterior.update((test, test[:, 0] > 0))
