@@ -1,6 +1,7 @@
 """The examples in the README and in the docstrings run."""
 
 import doctest
+import json
 import pkgutil
 from importlib import import_module
 from pathlib import Path
@@ -39,6 +40,22 @@ def test_readme_block_runs(
 
 def test_readme_has_python_blocks() -> None:
     assert README_EXAMPLES
+
+
+def test_readme_tables_are_the_results() -> None:
+    """No figure is written by hand: each comes from the file its command made."""
+    text = README.read_text()
+    docs = README.parent / "docs"
+    demo = json.loads((docs / "demo" / "results.json").read_text())["rows"]
+    for row in demo:
+        if row["method"] != "fitted on all":
+            assert f"| {row['nlpd']:.2f} | {row['rmse']:.2f} |" in text
+    speed = json.loads((docs / "speed" / "results.json").read_text())["rows"]
+    for row in speed:
+        if "ratio" in row and "N = 400" not in row["case"]:
+            ratio = f"{row['ratio']:.2g}" if row["ratio"] < 10 else f"{row['ratio']:.0f}"
+            line = f"| {row['case']} | {row['peer']} | {row['seconds']:.2g} s | {ratio} |"
+            assert line in text
 
 
 @pytest.mark.parametrize("name", module_names())
