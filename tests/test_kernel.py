@@ -69,6 +69,9 @@ def test_inducing_side_is_recomputed_when_it_is_too_large_to_keep(monkeypatch) -
     recomputed = TangentKernel(frozen(case), 3, False, x).inducing(z, 4)
     torch.testing.assert_close(recomputed(x).cross, kept(x).cross, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(recomputed.gram, kept.gram, rtol=1e-12, atol=1e-12)
+    monkeypatch.setattr(tangent, "BLOCK_BYTES", 1)
+    blocks = TangentKernel(frozen(case), 3, False, x).gram(z)
+    torch.testing.assert_close(blocks, kept.gram, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from sfr_cl.network import FrozenNetwork, plain_attention, run
 CACHE_BYTES = 2**31
 """The gradients at the inducing inputs are kept between batches up to this size."""
 
-BLOCK_BYTES = 2**28
+BLOCK_BYTES = 2**30
 """A gram matrix is made in blocks whose gradients are below this."""
 
 
@@ -96,12 +96,23 @@ class TangentKernel:
             "lower inducing or the candidates of greedy, or predict fewer inputs at once",
             self.network.device,
         )
-        gradients = _Gradients(self, x, size, count)
-        rows = [torch.cat([self.inner(a, b) for b in gradients], dim=2) for a in gradients]
-        return torch.cat(rows, dim=1)
+        return self._symmetric(_Gradients(self, x, size, count))
 
     def inducing(self, z: Inputs, batch_size: int) -> AtInducing:
         return AtInducing(self, z, batch_size)
+
+    def _symmetric(self, gradients: _Gradients) -> Tensor:
+        """kappa(x, x) from blocks of rows: those below the diagonal, and their mirror images."""
+        blocks: list[list[Tensor]] = []
+        for row, left in enumerate(gradients):
+            earlier = zip(range(row), gradients, strict=False)
+            blocks.append([self.inner(left, right) for _, right in earlier])
+            blocks[-1].append(self.inner(left, left))
+        rows = [
+            torch.cat([*blocks[i], *(later[i].mT for later in blocks[i + 1 :])], dim=2)
+            for i in range(len(blocks))
+        ]
+        return torch.cat(rows, dim=1)
 
     def stack(self, x: Inputs, num_others: int) -> tuple[Tensor, Stack]:
         """f ``[B, C]``, and the gradients of its parameters, ready to meet M other inputs."""
@@ -220,8 +231,7 @@ class AtInducing:
         self._kernel, self._size = kernel, length(z)
         exact = kernel.double(z)
         gradients = _Gradients(exact, exact.network.prepare(z), batch_size, self._size)
-        blocks = [[exact.inner(a, b) for b in gradients] for a in gradients]
-        self.gram = torch.cat([torch.cat(row, dim=2) for row in blocks], dim=1)
+        self.gram = exact._symmetric(gradients)
         if exact is not kernel:
             gradients = _Gradients(kernel, z, batch_size, self._size)
         self._gradients = gradients
