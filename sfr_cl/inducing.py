@@ -10,19 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sfr_cl import memory
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError
-from sfr_cl.inputs import Inputs, concat, length, take, tree_map
-from sfr_cl.kernel import Kernel
+from sfr_cl.inputs import Batches, Inputs, concat, length, take, tree_map
+from sfr_cl.kernel import Kernel, TangentKernel
+from sfr_cl.likelihoods import Likelihood
 from sfr_cl.linalg import JITTER
+from sfr_cl.network import FrozenNetwork
 from sfr_cl.options import positive, whole
+from sfr_cl.state import Checked
 
-Batches = Iterable[tuple[Inputs, Tensor]]
-Selector = Callable[[Batches, Kernel], Inputs]
+Pairs = Iterable[tuple[Inputs, Tensor]]
+Selector = Callable[[Pairs, Kernel], Inputs]
+
+DEFAULT_COUNT = 512
 
 __all__ = ["Selector", "class_balanced", "greedy", "noise", "random", "smooth_noise"]
 
@@ -33,7 +40,7 @@ class random:
 
     count: int
 
-    def __call__(self, batches: Batches, kernel: Kernel) -> Inputs:
+    def __call__(self, batches: Pairs, kernel: Kernel) -> Inputs:
         del kernel
         reservoir = _Reservoir(whole("number of inducing inputs", self.count))
         for x, _ in batches:
@@ -48,7 +55,7 @@ class class_balanced:
 
     count: int
 
-    def __call__(self, batches: Batches, kernel: Kernel) -> Inputs:
+    def __call__(self, batches: Pairs, kernel: Kernel) -> Inputs:
         del kernel
         classes: dict[int, _Reservoir] = {}
         for x, y in batches:
@@ -88,7 +95,7 @@ class greedy:
     count: int
     candidates: int | None = None
 
-    def __call__(self, batches: Batches, kernel: Kernel) -> Inputs:
+    def __call__(self, batches: Pairs, kernel: Kernel) -> Inputs:
         count = whole("number of inducing inputs", self.count)
         candidates = 4 * count if self.candidates is None else self.candidates
         if whole("number of candidates", candidates) < count:
@@ -112,7 +119,7 @@ class noise:
     count: int
     scale: float | None = None
 
-    def __call__(self, batches: Batches, kernel: Kernel) -> Inputs:
+    def __call__(self, batches: Pairs, kernel: Kernel) -> Inputs:
         del kernel
         return _like_first(
             batches,
@@ -136,7 +143,7 @@ class smooth_noise:
     scale: float | None = None
     blur: float = 2.0
 
-    def __call__(self, batches: Batches, kernel: Kernel) -> Inputs:
+    def __call__(self, batches: Pairs, kernel: Kernel) -> Inputs:
         del kernel
         return _like_first(
             batches, whole("number of inducing inputs", self.count), self.scale, self._smooth
@@ -156,6 +163,49 @@ class smooth_noise:
             weights = weights / weights.norm(dim=0)
             field = (field.transpose(axis, -1) @ weights).transpose(axis, -1)
         return field
+
+
+def choose(
+    wanted: Any,
+    batches: Batches,
+    network: FrozenNetwork,
+    likelihood: Likelihood,
+    *,
+    shared: bool,
+) -> tuple[Inputs, int]:
+    """Z, and C: from a tensor or tree, a selector, a count, or ``None`` for the default."""
+    if isinstance(wanted, type):
+        raise ArgumentError(
+            f"expected a selector such as {wanted.__name__}(512), got {wanted.__name__} itself"
+        )
+    if not (wanted is None or callable(wanted) or isinstance(wanted, Integral)):
+        z = tree_map(torch.clone, network.prepare(wanted, "inducing inputs"))
+        return z, network.bind(z)
+    if batches.one_shot:
+        raise DataTypeError(
+            "expected data that can be walked through twice (to choose inducing inputs, then to "
+            "absorb), got a one-shot iterator: give a DataLoader, a Dataset, a list of batches, or "
+            "inducing as a tensor"
+        )
+    x = network.prepare(next(iter(batches))[0])
+    num_outputs = network.bind(take(x, slice(0, 1)))
+    select = wanted
+    if not callable(select):
+        count: Any = _at_most(DEFAULT_COUNT, batches) if wanted is None else wanted
+        select = greedy(whole("number of inducing inputs", count))
+    kernel = TangentKernel(network, num_outputs, shared, x)
+    chosen = select(Checked(batches, network, likelihood, num_outputs), kernel)
+    return tree_map(torch.clone, network.prepare(chosen, "inducing inputs")), num_outputs
+
+
+def _at_most(count: int, batches: Batches) -> int:
+    """``count``, or the number of data if there are fewer."""
+    available = 0
+    for _, y in batches:
+        available += len(y)
+        if available >= count:
+            return count
+    return available
 
 
 def pivots(gram: Tensor, count: int) -> Tensor:
@@ -208,7 +258,7 @@ def _require(count: int, available: int) -> None:
 
 
 def _like_first(
-    batches: Batches, count: int, scale: float | None, shape: Callable[[Tensor], Tensor]
+    batches: Pairs, count: int, scale: float | None, shape: Callable[[Tensor], Tensor]
 ) -> Inputs:
     """Noise with the first batch's shapes; with its mean and deviation if no scale is given."""
     if scale is not None:

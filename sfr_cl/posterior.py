@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, MultivariateNormal, Normal
 
-from sfr_cl import files, likelihoods, snapshot, tuning
+from sfr_cl import files, likelihoods, prediction, snapshot, tuning
 from sfr_cl.duals import DualSums
-from sfr_cl.errors import ArgumentError, DataError, DataTypeError, MismatchError, NotFittedError
+from sfr_cl.errors import ArgumentError, DataError, MismatchError, NotFittedError
 from sfr_cl.evidence import SEEN
-from sfr_cl.inducing import Selector, greedy
-from sfr_cl.inputs import Batches, Data, Inputs, length, same, take, tree_map
-from sfr_cl.kernel import TangentKernel
+from sfr_cl.inducing import Selector, choose
+from sfr_cl.inputs import Batches, Data, Inputs, length, same, take
 from sfr_cl.likelihoods import LINKS, CategoricalLikelihood, GaussianLikelihood, Likelihood
-from sfr_cl.linalg import JITTER, cholesky, is_semidefinite
+from sfr_cl.linalg import JITTER, is_semidefinite
 from sfr_cl.network import FrozenNetwork
 from sfr_cl.options import Options, positive, whole
 from sfr_cl.penalty import Penalty
 from sfr_cl.solution import Solution
-from sfr_cl.state import Checked, State
+from sfr_cl.state import State
 
-DEFAULT_INDUCING = 512
 FIRST_BATCH = 256
 """Rows a selector sees at a time."""
 
@@ -130,7 +127,9 @@ class SFRPosterior:
         network = FrozenNetwork(self._network, self._options.parameters, self._options.dtype)
         network.require_finite()
         batches = Batches(data, self._batch_size or FIRST_BATCH)
-        z, num_outputs = self._choose_inducing(network, batches)
+        z, num_outputs = choose(
+            self._inducing, batches, network, self._likelihood, shared=self._options.shared
+        )
         state = State.without_data(
             network, self._options, self._likelihood, num_outputs, z, self._batch_size
         )
@@ -253,7 +252,6 @@ class SFRPosterior:
 
     # Prediction ---------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def predict_f(self, x: Inputs, *, full_cov: bool = False) -> Normal | MultivariateNormal:
         """The posterior of the latent function f.
 
@@ -262,32 +260,9 @@ class SFRPosterior:
             ``MultivariateNormal`` over the B inputs for each of the C outputs: mean ``[C, B]``,
             covariance ``[C, B, B]``.
         """
-        state, solution = self._state, self._solution
-        x = state.network.prepare(x, "inputs to predict")
-        network_mean = self._options.mean == "network"
-        means, variances, parts = [], [], []
-        for start in range(0, length(x), state.batch_size):
-            batch = take(x, slice(start, start + state.batch_size))
-            outputs, features, diagonal = state.features(batch, diagonal=not full_cov)
-            means.append(solution.mean(outputs if network_mean else None, features))
-            if diagonal is None:
-                parts.append(features)
-            else:
-                variances.append(solution.variance(features, diagonal))
-        mean = torch.cat(means)
         if full_cov:
-            gram = state.kernel.gram(x).double()
-            covariance = solution.covariance(torch.cat(parts, dim=1), gram)
-            _require_finite(mean, covariance)
-            # A smooth function's covariance is singular up to rounding of the prior's.
-            prior = gram.diagonal(dim1=-2, dim2=-1).mean(-1) / self.prior_precision
-            jitter = 100 * JITTER[self._options.dtype]
-            factor = cholesky(covariance, "the predictive covariance", jitter, scale=prior)
-            return MultivariateNormal(mean.mT, scale_tril=factor.expand(mean.shape[1], -1, -1))
-        tiny = torch.finfo(mean.dtype).tiny
-        deviation = torch.cat(variances).clamp_min(tiny).sqrt().expand_as(mean)
-        _require_finite(mean, deviation)
-        return Normal(mean, deviation)
+            return prediction.joint(self._state, self._solution, x)
+        return prediction.marginal(self._state, self._solution, x)
 
     def predict(self, x: Inputs, *, link: str | None = None) -> Distribution:
         """The predictive distribution of y: ``Categorical``, ``Bernoulli`` or ``Normal``.
@@ -304,7 +279,9 @@ class SFRPosterior:
         link = link or self._default_link
         likelihood, scale = self._solution.likelihood, self._logit_scale
         if link == "map" and likelihood.has_logits:
-            mean = scale * self._mean(x)
+            if self._direction is None:
+                self._direction = self._solution.direction(self._state)
+            mean = scale * prediction.mean(self._state, self._solution, x, self._direction)
             return likelihood.predictive(mean, torch.zeros_like(mean), link)
         latent = self.predict_f(x)
         return likelihood.predictive(scale * latent.mean, scale**2 * latent.variance, link)
@@ -496,29 +473,6 @@ class SFRPosterior:
     def _default_link(self) -> str:
         return "map" if self._options.at_prior else "probit"
 
-    @torch.no_grad()
-    def _mean(self, x: Inputs) -> Tensor:
-        """Mean of f alone, ``[B, C]``: for one output one derivative of f, whatever M is."""
-        state, solution = self._state, self._solution
-        x = state.network.prepare(x, "inputs to predict")
-        state.require_form(x)
-        if self._direction is None:
-            self._direction = solution.direction(state)
-        network_mean = self._options.mean == "network"
-        means = []
-        for start in range(0, length(x), state.batch_size):
-            batch = take(x, slice(start, start + state.batch_size))
-            if self._direction is None:
-                outputs, features, _ = state.features(batch)
-                means.append(solution.mean(outputs if network_mean else None, features))
-            else:
-                outputs = state.network(batch)
-                part = state.network.tangent(batch, self._direction)
-                means.append((outputs + part if network_mean else part).double())
-        mean = torch.cat(means)
-        _require_finite(mean)
-        return mean
-
     def _take_over(self, state: State) -> None:
         self._fitted, self._penalty = state, None
         self._forget_solution()
@@ -534,32 +488,6 @@ class SFRPosterior:
     def _sums(self, data: Data) -> DualSums:
         return self._state.absorb(Batches(data, self._state.batch_size))
 
-    def _choose_inducing(self, network: FrozenNetwork, batches: Batches) -> tuple[Inputs, int]:
-        """Z and C."""
-        wanted = self._inducing
-        if isinstance(wanted, type):
-            raise ArgumentError(
-                f"expected a selector such as {wanted.__name__}(512), got {wanted.__name__} itself"
-            )
-        if not (wanted is None or callable(wanted) or isinstance(wanted, Integral)):
-            z = tree_map(torch.clone, network.prepare(wanted, "inducing inputs"))
-            return z, network.bind(z)
-        if batches.one_shot:
-            raise DataTypeError(
-                "expected data that can be walked through twice (to choose inducing inputs, then "
-                "to absorb), got a one-shot iterator: give a DataLoader, a Dataset, a list of "
-                "batches, or inducing as a tensor"
-            )
-        x, _ = next(iter(batches))
-        num_outputs = network.bind(take(network.prepare(x), slice(0, 1)))
-        if not callable(wanted):
-            count: Any = _at_most(DEFAULT_INDUCING, batches) if wanted is None else wanted
-            wanted = greedy(whole("number of inducing inputs", count))
-        checked = Checked(batches, network, self._likelihood, num_outputs)
-        kernel = TangentKernel(network, num_outputs, self._options.shared, network.prepare(x))
-        z = network.prepare(wanted(checked, kernel), "inducing inputs")
-        return tree_map(torch.clone, z), num_outputs
-
     def _require_data(self) -> None:
         if not float(self._state.sums.count) > SEEN:
             raise DataError("expected a posterior with data, got one that has forgotten it all")
@@ -571,23 +499,6 @@ class SFRPosterior:
                 f"expected posteriors with the same {what}, got different ones: build both from "
                 f"the same network, with inducing=the other's inducing_inputs"
             )
-
-
-def _require_finite(*values: Tensor) -> None:
-    if not all(torch.isfinite(value).all() for value in values):
-        raise DataError(
-            "expected inputs with finite predictions, got an overflow: the inputs are too large"
-        )
-
-
-def _at_most(count: int, batches: Batches) -> int:
-    """``count``, or the number of data if there are fewer."""
-    available = 0
-    for _, y in batches:
-        available += len(y)
-        if available >= count:
-            return count
-    return available
 
 
 def _listing(values: Tensor) -> str:
