@@ -149,6 +149,54 @@ class Folded(nn.Module):
         return self.last(rows.unflatten(0, x.shape[:2]).mean(1))
 
 
+class Sorted(nn.Module):
+    """Rows sorted inside, as packed sequences are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = x[:, 0].argsort()
+        return self.last(self.inner(x[order]).tanh()[order.argsort()])
+
+
+class StopGradient(nn.Module):
+    """A layer's output detached, its weight used once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.inner(x).detach().tanh()
+        return self.last(nn.functional.linear(hidden, self.inner.weight).tanh())
+
+
+class Scaled(nn.Module):
+    """A layer called with a weight computed from its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = {"weight": 3 * self.inner.weight}
+        return self.last(torch.func.functional_call(self.inner, weight, (x,)).tanh())
+
+
+class Remembers(nn.Module):
+    """Keeps an activation on itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.hidden = self.inner(x).tanh()
+        return self.last(self.hidden)
+
+
 class Borrowed(nn.Module):
     """A layer's weight used once more without the layer."""
 
@@ -292,6 +340,10 @@ CASES = [
     Case("sequence first, two long", SequenceFirst, images(2, 4)),
     Case("positions folded into the batch", Folded, images(3, 4)),
     Case("borrowed weight", Borrowed, vectors(4)),
+    Case("sorted rows", Sorted, vectors(4)),
+    Case("stopped gradient", StopGradient, vectors(4)),
+    Case("scaled weight", Scaled, vectors(4)),
+    Case("remembers", Remembers, vectors(4)),
     Case("hooked", hooked, vectors(4)),
     Case("parametrized", parametrized, vectors(4)),
     Case(

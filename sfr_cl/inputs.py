@@ -106,9 +106,12 @@ def prepare(x: Inputs, device: torch.device, dtype: torch.dtype, what: str = "in
 
     def move(leaf: Tensor) -> Tensor:
         leaf = leaf.detach()
+        if leaf.is_inference():
+            leaf = leaf.clone()
         return leaf.to(device, dtype) if leaf.is_floating_point() else leaf.to(device)
 
-    x = tree_map(move, x)
+    with torch.inference_mode(False):
+        x = tree_map(move, x)
     named = leaves(x)
     if not named:
         raise DataError("expected inputs with at least one tensor; got an empty tree")

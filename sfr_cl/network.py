@@ -41,7 +41,8 @@ class FrozenNetwork:
                 "expected initialised weights, got lazy ones: run the network on a batch first"
             )
         try:
-            self.module = copy.deepcopy(network).to(dtype).eval().requires_grad_(False)
+            with torch.inference_mode(False):
+                self.module = copy.deepcopy(network).to(dtype).eval().requires_grad_(False)
         except Exception as error:
             raise ArgumentError(
                 f"expected a network that copy.deepcopy can copy, got {error}: delete tensors with "
@@ -89,11 +90,18 @@ class FrozenNetwork:
             for module in self.module.modules()
             if any(True for _ in module.parameters(recurse=False))
         ]
+        x = tree_map(torch.clone, x)
+        versions = [leaf._version for _, leaf in leaves(x)]
         try:
             outputs = self(x)
         finally:
             for hook in hooks:
                 hook.remove()
+        if versions != [leaf._version for _, leaf in leaves(x)]:
+            raise ArgumentError(
+                "expected a network that leaves its input as it is, got one that changes it in "
+                "place: copy the input first thing in forward"
+            )
         if self._requested == "last_layer":
             last = set(ran[-1].parameters(recurse=False))
             self._names = [name for name, p in self.module.named_parameters() if p in last]
@@ -162,14 +170,14 @@ class FrozenNetwork:
         if self.dtype == torch.float64:
             return self
         exact = copy.copy(self)
-        exact.module = copy.deepcopy(self.module).double()
+        exact.module = _copied(self.module).double()
         exact.dtype = torch.float64
         return exact
 
     def to(self, device: torch.device) -> FrozenNetwork:
         """The same on another device."""
         moved = copy.copy(self)
-        moved.module = copy.deepcopy(self.module).to(device)
+        moved.module = _copied(self.module).to(device)
         moved.device = device
         return moved
 
@@ -231,6 +239,15 @@ def run(network: nn.Module, x: Inputs) -> Tensor:
             f"shape {shapes}"
         )
     return as_matrix(outputs)
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """A copy of a frozen module, without the activations some networks keep on themselves."""
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                setattr(part, name, value.detach())
+    return copy.deepcopy(module)
 
 
 def _vjp(function: Callable[[Any], Any], at: Any) -> tuple[Any, Callable[[Any], Any]]:

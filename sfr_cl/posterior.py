@@ -117,6 +117,7 @@ class SFRPosterior:
 
     # Conditioning -------------------------------------------------------------------------------
 
+    @torch.inference_mode(False)
     def fit(self, data: Data) -> SFRPosterior:
         """Freeze the network's weights, choose inducing inputs, absorb ``data``; start afresh.
 
@@ -140,12 +141,14 @@ class SFRPosterior:
         self._take_over(state.with_sums(sums, reference=trained_on))
         return self
 
+    @torch.inference_mode(False)
     def update(self, data: Data) -> SFRPosterior:
         """Absorb more data by conditioning: exact, in any order, in batches of any size."""
         state = self._state
         self._take_over(state.with_sums(state.sums + self._sums(data)))
         return self
 
+    @torch.inference_mode(False)
     def forget(self, data: Data, *, weight: float = 1.0) -> SFRPosterior:
         """Take data out again, exactly as if it had never been seen.
 
@@ -212,6 +215,7 @@ class SFRPosterior:
         """Let ``sum(posteriors)`` merge any number of workers."""
         return self if other == 0 else NotImplemented
 
+    @torch.inference_mode(False)
     def add_inducing(self, z: Inputs) -> SFRPosterior:
         """Add inducing inputs. Predictions stay as they are until more data is absorbed.
 
@@ -223,6 +227,7 @@ class SFRPosterior:
         self._take_over(state.add_inducing(z))
         return self
 
+    @torch.inference_mode(False)
     def grow_outputs(self, network: nn.Module) -> SFRPosterior:
         """Take over a network whose head has grown, its other weights unchanged.
 
@@ -252,6 +257,7 @@ class SFRPosterior:
 
     # Prediction ---------------------------------------------------------------------------------
 
+    @torch.inference_mode(False)
     def predict_f(self, x: Inputs, *, full_cov: bool = False) -> Normal | MultivariateNormal:
         """The posterior of the latent function f.
 
@@ -264,6 +270,7 @@ class SFRPosterior:
             return prediction.joint(self._state, self._solution, x)
         return prediction.marginal(self._state, self._solution, x)
 
+    @torch.inference_mode(False)
     def predict(self, x: Inputs, *, link: str | None = None) -> Distribution:
         """The predictive distribution of y: ``Categorical``, ``Bernoulli`` or ``Normal``.
 
@@ -286,6 +293,7 @@ class SFRPosterior:
         latent = self.predict_f(x)
         return likelihood.predictive(scale * latent.mean, scale**2 * latent.variance, link)
 
+    @torch.inference_mode(False)
     def nlpd(self, data: Data) -> float:
         """Mean negative log predictive density of data, summed over outputs."""
         state = self._state
@@ -300,6 +308,7 @@ class SFRPosterior:
         self._require_data()
         return self._solution.log_evidence
 
+    @torch.inference_mode(False)
     def tune_prior_precision(self, validation: Data | None = None) -> SFRPosterior:
         """Choose ``prior_precision`` by validation NLPD, or by evidence if there is no such data.
 
@@ -324,7 +333,8 @@ class SFRPosterior:
             1/(2M) sum_c d_c' P_c d_c,   d_c = f_c(Z; w) - f_c(Z; w*),   P_c = K^-1 B_u K^-1
 
         P_c is the identity for outputs no datum has spoken of. It does not depend on the prior
-        precision. The published curvature is that of ``linearize_at="network"``.
+        precision (unless a noise is learned with it). The published curvature is that of
+        ``linearize_at="network"``.
         """
         if self._penalty is None:
             self._require_data()
@@ -474,11 +484,11 @@ class SFRPosterior:
         return "map" if self._options.at_prior else "probit"
 
     def _take_over(self, state: State) -> None:
-        self._fitted, self._penalty = state, None
+        self._fitted = state
         self._forget_solution()
 
     def _forget_solution(self) -> None:
-        self._solved, self._direction = None, None
+        self._solved, self._direction, self._penalty = None, None, None
 
     def _copy(self) -> SFRPosterior:
         twin = object.__new__(type(self))

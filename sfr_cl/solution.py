@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sfr_cl.evidence import Natural, learn
+from sfr_cl.inputs import take
 from sfr_cl.likelihoods import GaussianLikelihood, Likelihood
 from sfr_cl.linalg import Precision
 from sfr_cl.state import State
@@ -60,7 +61,13 @@ class Solution:
             return None
         upper, column = state.factor[0].mT, self.coefficients.mT
         weights = torch.linalg.solve_triangular(upper, column, upper=True)
-        return state.network.gradient(state.z, weights.to(state.network.dtype))
+        total: dict[str, Tensor] = {}
+        for start in range(0, len(weights), state.batch_size):
+            rows = slice(start, start + state.batch_size)
+            part = weights[rows].to(state.network.dtype)
+            for name, value in state.network.gradient(take(state.z, rows), part).items():
+                total[name] = total[name] + value if name in total else value
+        return total
 
     def mean(self, outputs: Tensor | None, features: Tensor) -> Tensor:
         """Mean of f, ``[B, C]``; ``outputs`` is the prior mean's part, if there is one."""

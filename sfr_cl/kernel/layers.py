@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from sfr_cl.errors import ArgumentError
-from sfr_cl.inputs import Inputs, concat
+from sfr_cl.inputs import Inputs, concat, length, take, tree_map
+from sfr_cl.kernel.factors import Outer
 from sfr_cl.kernel.rules import RULES
 from sfr_cl.network import FrozenNetwork, plain_attention, run
 
@@ -38,29 +39,34 @@ class Call:
 
     input: Tensor
     output: Tensor
+    passed: Tensor
+    """The copy that flowed on: an operation in place on it leaves the recorded output alone."""
     version: int
     """Of the input: an operation in place after the call would change what the layer saw."""
-    times: int = 1
 
     def is_plain(self, batch: int) -> bool:
-        """Called once, batch first on both sides, its input still what it was."""
+        """Batch first on both sides, its input still what it was."""
         leading = self.input.ndim > 0 and len(self.input) == batch == len(self.output)
-        return self.times == 1 and leading and self.input._version == self.version
+        return leading and self.input._version == self.version
 
 
 @contextmanager
-def recorded(layers: Sequence[Layer]) -> Iterator[dict[nn.Module, Call]]:
+def recorded(layers: Sequence[Layer], batch: int) -> Iterator[dict[nn.Module, Call]]:
     """Record these layers' inputs and outputs, the outputs as places to differentiate at.
 
-    What flows on is a copy, so that an activation in place leaves the recorded output alone.
+    A layer that runs otherwise than it was seen to run is an error, never a wrong number.
     """
     calls: dict[nn.Module, Call] = {}
+    times: Counter[nn.Module] = Counter()
 
     def record(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        times[module] += 1
+        if not inputs:
+            return output
         if not output.requires_grad:
             output.requires_grad_(True)
-        calls[module] = Call(inputs[0], output, inputs[0]._version)
-        return output.clone()
+        calls[module] = Call(inputs[0], output, output.clone(), inputs[0]._version)
+        return calls[module].passed
 
     handles = [layer.module.register_forward_hook(record) for layer in layers]
     try:
@@ -68,39 +74,84 @@ def recorded(layers: Sequence[Layer]) -> Iterator[dict[nn.Module, Call]]:
     finally:
         for handle in handles:
             handle.remove()
-    for module, call in calls.items():
-        if call.input._version != call.version:
+    for layer in layers:
+        call = calls.get(layer.module)
+        if times[layer.module] != 1 or call is None or not call.is_plain(batch):
             raise ArgumentError(
-                f"expected a network that runs alike on all inputs, got one that sometimes changes "
-                f"the input of {type(module).__name__} in place"
+                f"expected a network that runs alike on all inputs, got one that calls a "
+                f"{type(layer.module).__name__} {times[layer.module]} times, or on some rows only, "
+                f"depending on the input: give the names of the other parameters as parameters"
             )
 
 
-def covered_layers(network: FrozenNetwork, row: Inputs) -> list[Layer]:
+def activations(network: FrozenNetwork, row: Inputs) -> int:
+    """Numbers a forward pass makes on the way for one input, patches of convolutions included."""
+    total = 0
+
+    def count(module: nn.Module, _: Any, output: Any) -> None:
+        nonlocal total
+        if isinstance(output, Tensor) and not list(module.children()):
+            total += output.numel()
+            if isinstance(module, nn.Conv1d | nn.Conv2d):
+                positions = output[0, 0].numel()
+                total += positions * module.weight[0].numel()
+
+    handles = [module.register_forward_hook(count) for module in network.module.modules()]
+    try:
+        network(row)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return total
+
+
+def covered_layers(network: FrozenNetwork, probe: Inputs) -> list[Layer]:
     """Layers called once, with parameters used nowhere else, that a rule knows.
 
-    Two batch sizes tell the batch dimension from any other.
+    The network is watched on two batches of different size and order, which tells the batch
+    dimension from any other and a layer that sees its rows in another order from one that does
+    not; and what a rule makes of a layer is compared with the gradient autograd finds.
     """
+    rows = _distinct(probe)
     parameters = list(network.parameters.values())
-    for parameter in parameters:
-        parameter.requires_grad_(True)
-    try:
-        found = [_watched(network, concat([row] * batch), batch) for batch in (2, 3)]
-    finally:
+    with torch.inference_mode(False):
         for parameter in parameters:
-            parameter.requires_grad_(False)
-    return [layer for layer in found[0] if layer in found[1]]
+            parameter.requires_grad_(True)
+        try:
+            forward = _watched(network, take(rows, slice(0, 2)))
+            backward = _watched(network, take(rows, torch.tensor([2, 1, 0])))
+        finally:
+            for parameter in parameters:
+                parameter.requires_grad_(False)
+    return [layer for layer in forward if layer in backward]
 
 
-def _watched(network: FrozenNetwork, x: Inputs, batch: int) -> list[Layer]:
+def _distinct(probe: Inputs) -> Inputs:
+    """Three rows, different ones if they hold real numbers."""
+    row = take(probe, slice(0, 1))
+    generator = torch.Generator().manual_seed(0)
+
+    def vary(leaf: Tensor) -> Tensor:
+        if not leaf.is_floating_point():
+            return leaf
+        noise = torch.randn(leaf.shape, generator=generator, dtype=torch.float64)
+        return leaf + (leaf.abs().mean() + 0.1) * noise.to(leaf)
+
+    return concat([row, tree_map(vary, row), tree_map(vary, row)])
+
+
+def _watched(network: FrozenNetwork, x: Inputs) -> list[Layer]:
     """The layers that run plainly on one batch."""
+    batch = length(x)
     calls: dict[nn.Module, Call] = {}
+    times: Counter[nn.Module] = Counter()
 
-    def watch(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if module in calls:
-            calls[module].times += 1
-        elif len(inputs) == 1 and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
-            calls[module] = Call(inputs[0], output, inputs[0]._version)
+    def watch(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        times[module] += 1
+        if len(inputs) == 1 and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
+            calls[module] = Call(inputs[0], output, output.clone(), inputs[0]._version)
+            return calls[module].passed
+        return output
 
     modules = [
         module
@@ -114,6 +165,7 @@ def _watched(network: FrozenNetwork, x: Inputs, batch: int) -> list[Layer]:
     finally:
         for handle in handles:
             handle.remove()
+    _require_independent(network, x, outputs)
     uses = _uses(outputs)
     chosen = {id(p) for p in network.parameters.values()}
     layers = []
@@ -123,15 +175,51 @@ def _watched(network: FrozenNetwork, x: Inputs, batch: int) -> list[Layer]:
             for name, p in module.named_parameters(recurse=False)
             if id(p) in chosen and uses[id(p)] == 1
         )
-        if not names or not call.is_plain(batch):
-            continue
-        shown = call.output.detach()[None]
-        with torch.no_grad():
-            if RULES[type(module)](module, names, call.input.detach(), shown) is None:
-                continue
-        is_last = call.output is outputs and type(module) is nn.Linear and call.output._version == 0
-        layers.append(Layer(module, names, is_last))
+        is_last = call.passed is outputs and type(module) is nn.Linear and call.passed._version == 0
+        layer = Layer(module, names, is_last)
+        plain = names and times[module] == 1 and call.is_plain(batch)
+        if plain and all(_agrees(layer, call, outputs, row) for row in (0, batch - 1)):
+            layers.append(layer)
     return layers
+
+
+def _require_independent(network: FrozenNetwork, x: Inputs, outputs: Tensor) -> None:
+    """Refuse a network whose answer to one input depends on the others."""
+    alone = network(take(x, slice(0, 1)))
+    scale = float(outputs.detach().abs().max())
+    if not torch.allclose(alone[0], outputs[0].detach(), rtol=1e-3, atol=1e-3 * scale):
+        raise ArgumentError(
+            "expected a network that treats every input by itself, got outputs that depend on the "
+            "rest of the batch: normalise with running statistics, not those of the batch"
+        )
+
+
+def _agrees(layer: Layer, call: Call, outputs: Tensor, row: int) -> bool:
+    """Whether the rule, fed with one row's output gradient, makes autograd's parameter gradient."""
+    weights = torch.linspace(1, 2, outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
+    with torch.enable_grad():
+        g, *expected = torch.autograd.grad(
+            (outputs[row] * weights).sum(),
+            [call.output, *layer.parameters],
+            retain_graph=True,
+            allow_unused=True,
+        )
+    if g is None or any(part is None for part in expected):
+        return False
+    if g[:row].any() or g[row + 1 :].any():  # the layer sees its rows in another order
+        return False
+    with torch.no_grad():
+        made = RULES[type(layer.module)](layer.module, layer.names, call.input, g[None])
+        if made is None:
+            return False
+        parts = [
+            part
+            for factor in made
+            for part in (factor.written_out() if isinstance(factor, Outer) else [factor])
+        ]
+        found = sum(float(part.rows.sum(1).double().square().sum()) for part in parts)
+        norm = sum(float(part.double().square().sum()) for part in expected)
+    return abs(found - norm) <= 1e-3 * norm
 
 
 def _has_hooks(module: nn.Module) -> bool:

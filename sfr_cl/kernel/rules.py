@@ -80,7 +80,7 @@ def embedding(
     del names
     if layer.max_norm is not None or layer.scale_grad_by_freq:
         return None
-    tokens = a.reshape(len(a), -1)
+    tokens = a.reshape(len(a), -1).long()
     g = g.reshape(*g.shape[:2], -1, g.shape[-1])
     if layer.padding_idx is not None:
         g = g * (tokens != layer.padding_idx)[..., None]

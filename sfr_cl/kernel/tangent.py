@@ -7,7 +7,7 @@ For a linear layer with inputs a and output gradients g_c,
 summed over layers: 2 M B (d_in + C d_out) operations instead of 2 M B C d_in d_out.
 Parameters no rule of :mod:`sfr_cl.kernel.rules` covers (other layers, tied weights, a module called
 twice, a parameter used without its module) are left to per-sample Jacobians of just those
-parameters, so that the sum is exact for any network.
+parameters, so that the sum is exact for any network ``torch.func`` can differentiate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sfr_cl.inputs import Inputs, length, take
 from sfr_cl.kernel.factors import Direct, Last, Outer, Stack, joined
 from sfr_cl.kernel.interface import KernelValues
 from sfr_cl.kernel.jacobian import jacobian
-from sfr_cl.kernel.layers import Layer, covered_layers, recorded
+from sfr_cl.kernel.layers import Layer, activations, covered_layers, recorded
 from sfr_cl.kernel.rules import RULES
 from sfr_cl.network import FrozenNetwork, plain_attention, run
 
@@ -59,15 +59,26 @@ class TangentKernel:
         self.shared = shared
         self.num_kernels = 1 if shared else num_outputs
         row = take(probe, slice(0, 1))
-        self.layers = covered_layers(network, row) if layers is None else list(layers)
-        covered = {id(p) for layer in self.layers for p in layer.parameters}
-        rest = [name for name, p in network.parameters.items() if id(p) not in covered]
-        self.fallback = network.restricted(rest) if rest else None
         self._one_pass: bool | None = None
-        self._probe = self._stack(row)[1]
+        self._activations = activations(network, row)
+        try:
+            self._use(covered_layers(network, row) if layers is None else list(layers))
+            self._probe = self._stack(row)[1]
+        except RuntimeError:  # an operation that autograd, but not its graph, can be asked about
+            self._use([])
+            self._probe = self._stack(row)[1]
+
+    def _use(self, layers: list[Layer]) -> None:
+        """Rules for these layers, Jacobians for the rest of the parameters."""
+        self.layers = layers
+        covered = {id(p) for layer in layers for p in layer.parameters}
+        rest = [name for name, p in self.network.parameters.items() if id(p) not in covered]
+        self.fallback = self.network.restricted(rest) if rest else None
 
     def bytes_per_input(self, num_inducing: int) -> int:
         numbers = 2 * self._numbers(num_inducing) + 4 * self.num_kernels * num_inducing
+        gradients = 1 if all(layer.is_last for layer in self.layers) else self.num_outputs
+        numbers += (2 + (self.num_outputs if self.fallback else gradients)) * self._activations
         for factor in self._probe:
             if isinstance(factor, Outer) and factor.pairs_pay(num_inducing):
                 pairs = factor.g.shape[2] ** 2 - 1
@@ -155,10 +166,11 @@ class TangentKernel:
 
     def _stack(self, x: Inputs) -> tuple[Tensor, Stack]:
         factors: list[Outer | Last | Direct] = []
-        with plain_attention(), torch.enable_grad(), recorded(self.layers) as calls:
-            outputs = run(self.network.module, x)
         inner = [layer for layer in self.layers if not layer.is_last]
-        gradients = self._gradients(outputs, [calls[layer.module].output for layer in inner])
+        with torch.inference_mode(False):
+            with plain_attention(), torch.enable_grad(), recorded(self.layers, length(x)) as calls:
+                outputs = run(self.network.module, x)
+            gradients = self._gradients(outputs, [calls[layer.module].output for layer in inner])
         with torch.no_grad():
             for layer, g in zip(inner, gradients, strict=True):
                 a = calls[layer.module].input
@@ -219,7 +231,7 @@ def _batches(outputs: Tensor, layers: list[Tensor], directions: Tensor) -> bool:
                 allow_unused=True,
                 retain_graph=True,
             )
-        except (RuntimeError, UserWarning):
+        except (RuntimeError, Warning):
             return False
     return True
 
