@@ -232,13 +232,13 @@ def sums_of_cnn() -> Case:
 def case_table(index: int) -> Case:
     entry = CASES[index]
     network = entry.network().eval().requires_grad_(False)
-    x, z = entry.inputs(400), entry.inputs(50, seed=1)
+    x, z = entry.inputs(2000), entry.inputs(200, seed=1)
     with torch.no_grad():
         outputs = network(x).shape[1]
     posterior = SFRPosterior(network, "regression", inducing=z, output_kernel="per_output")
     y = torch.randn(length(x), outputs)
     return Case(
-        case=f"sums, {entry.name}, N = 400, M = 50",
+        case=f"sums, case table, {entry.name}, N = 2000, M = 200",
         peer="vmap(grad) contraction, class by class",
         ours=lambda: posterior.fit((x, y)),
         theirs=contraction(network, z, x, outputs),

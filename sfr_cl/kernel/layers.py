@@ -168,19 +168,19 @@ def _watched(network: FrozenNetwork, x: Inputs) -> list[Layer]:
     _require_independent(network, x, outputs)
     uses = _uses(outputs)
     chosen = {id(p) for p in network.parameters.values()}
-    layers = []
+    candidates = []
     for module, call in calls.items():
         names = tuple(
             name
             for name, p in module.named_parameters(recurse=False)
             if id(p) in chosen and uses[id(p)] == 1
         )
-        is_last = call.passed is outputs and type(module) is nn.Linear and call.passed._version == 0
-        layer = Layer(module, names, is_last)
-        plain = names and times[module] == 1 and call.is_plain(batch)
-        if plain and all(_agrees(layer, call, outputs, row) for row in (0, batch - 1)):
-            layers.append(layer)
-    return layers
+        if names and times[module] == 1 and call.is_plain(batch):
+            last = call.passed is outputs and call.passed._version == 0
+            candidates.append((Layer(module, names, last and type(module) is nn.Linear), call))
+    for row in (0, batch - 1):
+        candidates = _agreeing(candidates, outputs, row)
+    return [layer for layer, _ in candidates]
 
 
 def _require_independent(network: FrozenNetwork, x: Inputs, outputs: Tensor) -> None:
@@ -194,18 +194,35 @@ def _require_independent(network: FrozenNetwork, x: Inputs, outputs: Tensor) -> 
         )
 
 
-def _agrees(layer: Layer, call: Call, outputs: Tensor, row: int) -> bool:
-    """Whether the rule, fed with one row's output gradient, makes autograd's parameter gradient."""
+def _agreeing(
+    candidates: list[tuple[Layer, Call]], outputs: Tensor, row: int
+) -> list[tuple[Layer, Call]]:
+    """Those whose rule, fed with one row's output gradients, makes autograd's own gradient."""
+    places = [call.output for _, call in candidates]
+    parameters = [p for layer, _ in candidates for p in layer.parameters]
+    if not candidates:
+        return []
     weights = torch.linspace(1, 2, outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
     with torch.enable_grad():
-        g, *expected = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             (outputs[row] * weights).sum(),
-            [call.output, *layer.parameters],
+            [*places, *parameters],
             retain_graph=True,
             allow_unused=True,
         )
-    if g is None or any(part is None for part in expected):
-        return False
+    found, expected = gradients[: len(places)], iter(gradients[len(places) :])
+    agreeing = []
+    for (layer, call), g in zip(candidates, found, strict=True):
+        own = [next(expected) for _ in layer.names]
+        if g is not None and all(part is not None for part in own):
+            norm = sum(float(part.double().square().sum()) for part in own)
+            if _makes(layer, call, g, row, norm):
+                agreeing.append((layer, call))
+    return agreeing
+
+
+def _makes(layer: Layer, call: Call, g: Tensor, row: int, norm: float) -> bool:
+    """Whether a rule's gradient has the squared norm of autograd's, and is that row's alone."""
     if g[:row].any() or g[row + 1 :].any():  # the layer sees its rows in another order
         return False
     with torch.no_grad():
@@ -218,7 +235,6 @@ def _agrees(layer: Layer, call: Call, outputs: Tensor, row: int) -> bool:
             for part in (factor.written_out() if isinstance(factor, Outer) else [factor])
         ]
         found = sum(float(part.rows.sum(1).double().square().sum()) for part in parts)
-        norm = sum(float(part.double().square().sum()) for part in expected)
     return abs(found - norm) <= 1e-3 * norm
 
 
