@@ -1,10 +1,15 @@
-"""Conditioning helps: with default arguments, on held-out data that no choice was made on."""
+"""Conditioning helps: with default arguments, on held-out data.
+
+The defaults were chosen on other splits of these sets (seeds 0 to 2), not on the ones here.
+"""
 
 import pytest
 import torch
 from learning import Task, accuracy, load, split
 
 from sfr_cl import SFRPosterior
+
+SEEDS = (10, 11, 12)
 
 SETS = {
     "diabetes": ("diabetes", "regression", 0),
@@ -37,7 +42,7 @@ def test_absorbed_data_helps_on_held_out_data(name: str, request) -> None:
     All at once has the advantage of inducing inputs from all data; the update's are the first's.
     """
     before, after, at_once = [], [], []
-    for seed in range(3):
+    for seed in SEEDS:
         split_task = task(name, seed, request)
         network = split_task.network(seed)
         posterior = SFRPosterior(network, split_task.likelihood).fit(split_task.first)
@@ -53,5 +58,5 @@ def test_absorbed_data_helps_on_held_out_data(name: str, request) -> None:
     print(f"accuracy {right:.3f} -> {right_after:.3f} (at once {right_once:.3f})")
     assert nlpd_after < nlpd
     assert right_after >= right
-    assert nlpd_after < nlpd_once + 0.03
-    assert right_after > right_once - 0.025  # a standard error on the smallest test sets
+    assert nlpd_after < nlpd_once + 0.2 * (nlpd - nlpd_once) + 0.01
+    assert right_after > right_once - 0.01

@@ -10,7 +10,7 @@ from torch import Tensor
 from sfr_cl import SFRPosterior, class_balanced, greedy, noise, random, smooth_noise
 from sfr_cl.inducing import pivots
 
-SEEDS = range(3)
+SEEDS = (10, 11, 12)  # the default selector was chosen on other splits, seeds 0 to 2
 
 
 @pytest.fixture(scope="module")
