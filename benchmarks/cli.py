@@ -7,13 +7,32 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 
-EXTRA_PACKAGES = {"laplace", "matplotlib", "rich", "sklearn"}
+from sfr_cl.errors import ArgumentError, DataError, FileError
+
+EXTRA_PACKAGES = {
+    "avalanche",
+    "jinja2",
+    "laplace",
+    "matplotlib",
+    "platformdirs",
+    "rich",
+    "sklearn",
+    "torchmetrics",
+    "torchvision",
+}
+WRONG_USE = 2
+"""The exit code where an option, the data, a file or a package is not as it must be."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A sub-command; `module` defines `run(out: Path) -> int`, the exit code."""
+    """A sub-command.
+
+    `module` defines `add_arguments(parser)`, which adds options besides `--out`, and
+    `run(arguments) -> int`, the exit code.
+    """
 
     name: str
     module: str
@@ -28,6 +47,11 @@ COMMANDS = (
         "and plot both (the paper's first figure)",
     ),
     Command(
+        "cl",
+        "sfr_cl.benchmarks.cl.run",
+        "compare continual-learning strategies, ours and Avalanche's, on a stream of tasks",
+    ),
+    Command(
         "speed",
         "sfr_cl.benchmarks.speed",
         "time and memory of kernel, sums, fit and prediction against other packages, in one run",
@@ -37,25 +61,35 @@ COMMANDS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the sub-command named by `argv` and return its exit code."""
-    arguments = _parser().parse_args(argv)
-    command: Command = arguments.command
+    words = sys.argv[1:] if argv is None else list(argv)
+    named = next((word for word in words if not word.startswith("-")), None)
+    command = next((command for command in COMMANDS if command.name == named), None)
     try:
-        # Imported here, so that help and version work without the extra.
-        status: int = import_module(command.module).run(arguments.out)
+        # Only the command's own module is imported: help and version work without the extra.
+        module = import_module(command.module) if command else None
+        arguments = _parser(command, module).parse_args(words)
+        assert module is not None  # the parser insists on a command
+        status: int = module.run(arguments)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in EXTRA_PACKAGES:
             raise
-        print(
-            f"sfr-cl {command.name} needs {missing}, "
-            'which this command installs: pip install "sfr-cl[benchmarks]"',
-            file=sys.stderr,
+        return _refuse(
+            f"sfr-cl {named} needs {missing}, "
+            'which this command installs: pip install "sfr-cl[benchmarks]"'
         )
-        return 2
+    except (ArgumentError, DataError, FileError) as error:
+        return _refuse(f"sfr-cl {named}: {error}")
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
+def _refuse(message: str) -> int:
+    print(message, file=sys.stderr)
+    return WRONG_USE
+
+
+def _parser(chosen: Command | None, module: ModuleType | None) -> argparse.ArgumentParser:
+    """All commands, and the options of the chosen one."""
     parser = argparse.ArgumentParser(
         prog="sfr-cl",
         description="Sparse function-space posteriors of neural networks: the experiments.",
@@ -71,5 +105,6 @@ def _parser() -> argparse.ArgumentParser:
             metavar="DIR",
             help="folder the results are written to (default: %(default)s)",
         )
-        subparser.set_defaults(command=command)
+        if command is chosen and module is not None:
+            module.add_arguments(subparser)
     return parser

@@ -5,6 +5,7 @@ absorbed by conditioning, and compared with what the long way gives: a network t
 on all data.
 """
 
+import argparse
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -81,8 +82,13 @@ class Row:
     seed: int
 
 
-def run(out: Path) -> int:
-    """Run the experiment, print its table, write `results.json` and `figure1.png` into `out`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """No options besides `--out`."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the experiment, print its table, write `results.json` and `figure1.png` into `--out`."""
+    out: Path = arguments.out
     console = Console()
     with one_thread(), torch.random.fork_rng(devices=[]):
         with console.status("training, updating, retraining ..."):

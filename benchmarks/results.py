@@ -30,7 +30,10 @@ def write(out: Path, command: str, rows: Sequence[Row]) -> Path:
     text = json.dumps(content, indent=2, allow_nan=False)
     out.mkdir(parents=True, exist_ok=True)
     path = out / "results.json"
-    path.write_text(text + "\n", encoding="utf-8")
+    # Replaced in one step: a run that is stopped leaves the old content or the new.
+    unfinished = out / "results.json.part"
+    unfinished.write_text(text + "\n", encoding="utf-8")
+    unfinished.replace(path)
     return path
 
 

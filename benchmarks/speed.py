@@ -1,5 +1,6 @@
 """`sfr-cl speed`: time and memory against what others do for the same job, in one run."""
 
+import argparse
 import itertools
 import statistics
 from collections.abc import Callable, Iterator
@@ -58,8 +59,13 @@ class Row:
     peer_peak_mb: float | None
 
 
-def run(out: Path) -> int:
-    """Measure every case, print the table, write `results.json` and `growth.png` into `out`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """No options besides `--out`."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure every case, print the table, write `results.json` and `growth.png` into `--out`."""
+    out: Path = arguments.out
     console = Console()
     torch.manual_seed(0)
     rates = {dtype: product_rate(dtype) for dtype in (torch.float64, torch.float32)}

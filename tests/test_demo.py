@@ -1,6 +1,7 @@
 """The demonstration runs, writes what it says, and shows what it claims."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Folders that are not there yet, as with the default `results/demo`.
     folder = tmp_path_factory.mktemp("demo") / "results" / "demo"
     threads, generator = torch.get_num_threads(), torch.get_rng_state()
-    assert figure1.run(folder) == 0
+    assert figure1.run(Namespace(out=folder)) == 0
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), generator)
     return folder

@@ -1,0 +1,123 @@
+"""One row: one strategy, one seed, over the whole stream."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from avalanche.core import SupervisedPlugin
+from avalanche.training.determinism.rng_manager import RNGManager
+from avalanche.training.supervised import JointTraining
+from avalanche.training.templates import SupervisedTemplate
+
+from ..timing import timed
+from . import kept, measure, scenarios, strategies
+from .data import Data
+from .measure import Predictions
+from .scenarios import Scenario
+from .settings import Setting, Values
+
+Progress = Callable[[float], None]
+"""Told the share of the training that is done, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a row is the result of."""
+
+    data: Data
+    scenario: str
+    strategy: str
+    seed: int
+    memory: int
+    setting: Setting
+
+    @property
+    def values(self) -> Values:
+        """All the strategy is run with."""
+        return strategies.values_of(self.strategy, self.setting.values)
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What tells this row from others; also the row's first columns."""
+        return {
+            "data": self.data.name,
+            "scenario": self.scenario,
+            "strategy": self.strategy,
+            "seed": self.seed,
+            "memory": self.memory,
+            "settings": {**self.values, **self.setting.chosen},
+        }
+
+
+def run(case: Case, progress: Progress = lambda _: None) -> dict[str, Any]:
+    """Train on the stream, evaluate on all its test experiences after each: the row."""
+    scenario = scenarios.make(case.data, case.scenario, case.seed)
+    RNGManager.set_random_seeds(case.seed)
+    predictions = Predictions()
+    watch = Watch(case.values, scenario, progress)
+    strategy = strategies.make(
+        case.strategy, case.values, scenario, case.memory, [predictions, watch]
+    )
+    matrix, seconds = [], 0.0
+    with avalanche_calls_its_old_functions():
+        for stage in stages(strategy, scenario):
+            seconds += timed(partial(strategy.train, stage, reset_optimizer_state=True))[1]
+            strategy.eval(scenario.benchmark.test_stream)
+            matrix.append(measure.accuracies(predictions.by_experience()))
+    parts = predictions.by_experience()
+    bins = measure.reliability(parts)
+    return case.key | {
+        "accuracy": sum(matrix[-1]) / len(matrix[-1]),
+        "accuracy_matrix": matrix,
+        "forgetting": measure.forgetting(matrix),
+        "nlpd": measure.nlpd(parts),
+        "ece": bins.ece,
+        "seconds": seconds,
+        "stored_samples": kept.stored_samples(strategy),
+        "state_bytes": kept.state_bytes(strategy),
+        "reliability_confidence": bins.confidence,
+        "reliability_accuracy": bins.accuracy,
+        "reliability_count": bins.count,
+    }
+
+
+@contextmanager
+def avalanche_calls_its_old_functions() -> Iterator[None]:
+    """Silence what it says to itself about that."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"avalanche\.")
+        yield
+
+
+def stages(strategy: SupervisedTemplate, scenario: Scenario) -> list[Any]:
+    """What is trained on in turn: each experience, or for joint training all at once."""
+    stream = scenario.benchmark.train_stream
+    return [stream] if isinstance(strategy, JointTraining) else list(stream)
+
+
+class Watch(SupervisedPlugin, supports_distributed=True):
+    """Reports the training's progress, by samples and epochs."""
+
+    def __init__(self, values: Values, scenario: Scenario, progress: Progress) -> None:
+        super().__init__()
+        self.progress = progress
+        self.total = sum(scenario.train_sizes) * values.get("epochs", 1)
+        self.batch = values["batch"]
+        self.done = 0
+        self.sizes = scenario.train_sizes
+        self.epochs = values.get("epochs", 1)
+        self.experiences = 0
+
+    def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
+        self.done += self.batch
+        self.progress(min(1.0, self.done / self.total))
+
+    def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Right again, where a strategy's steps are not those of one epoch after another."""
+        self.experiences += 1
+        if not isinstance(strategy, JointTraining):
+            self.done = sum(self.sizes[: self.experiences]) * self.epochs
+        self.progress(min(1.0, self.done / self.total))
