@@ -52,6 +52,11 @@ COMMANDS = (
         "compare continual-learning strategies, ours and Avalanche's, on a stream of tasks",
     ),
     Command(
+        "tune",
+        "sfr_cl.benchmarks.cl.tune",
+        "choose a value for each strategy on held-out training data; `cl` reads the settings file",
+    ),
+    Command(
         "speed",
         "sfr_cl.benchmarks.speed",
         "time and memory of kernel, sums, fit and prediction against other packages, in one run",

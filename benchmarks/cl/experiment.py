@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 from avalanche.core import SupervisedPlugin
 from avalanche.training.determinism.rng_manager import RNGManager
@@ -18,6 +19,8 @@ from .data import Data
 from .measure import Predictions
 from .scenarios import Scenario
 from .settings import Setting, Values
+
+AVALANCHE = "avalanche"
 
 Progress = Callable[[float], None]
 """Told the share of the training that is done, 0 to 1."""
@@ -50,6 +53,14 @@ class Case:
             "memory": self.memory,
             "settings": {**self.values, **self.setting.chosen},
         }
+
+    @property
+    def label(self) -> str:
+        return f"{self.strategy}, seed {self.seed}"
+
+    def run(self, progress: Progress) -> dict[str, Any]:
+        """The row."""
+        return run(self, progress)
 
 
 def run(case: Case, progress: Progress = lambda _: None) -> dict[str, Any]:
@@ -86,9 +97,22 @@ def run(case: Case, progress: Progress = lambda _: None) -> dict[str, Any]:
 
 @contextmanager
 def avalanche_calls_its_old_functions() -> Iterator[None]:
-    """Silence what it says to itself about that."""
+    """Silence what it tells itself about that, past any filter: its decorator resets them."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"avalanche\.")
+        show = warnings.showwarning
+
+        def show_others(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if not (issubclass(category, DeprecationWarning) and AVALANCHE in Path(filename).parts):
+                show(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show_others
         yield
 
 
@@ -98,7 +122,7 @@ def stages(strategy: SupervisedTemplate, scenario: Scenario) -> list[Any]:
     return [stream] if isinstance(strategy, JointTraining) else list(stream)
 
 
-class Watch(SupervisedPlugin, supports_distributed=True):
+class Watch(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no types
     """Reports the training's progress, by samples and epochs."""
 
     def __init__(self, values: Values, scenario: Scenario, progress: Progress) -> None:

@@ -7,7 +7,7 @@ from avalanche.benchmarks.utils import AvalancheDataset
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 
-OURS = ("avalanche.training", "sfr_cl")
+METHODS, BENCHMARKS = ("avalanche.training", "sfr_cl"), "sfr_cl.benchmarks"
 LABEL_BYTES = 8
 SAMPLES = "memory_x"
 """The attribute in which Avalanche's GEM keeps its samples as tensors."""
@@ -72,7 +72,8 @@ def _inside(part: Any) -> list[Any]:
         return list(part.values())
     if isinstance(part, list | tuple | set):
         return list(part)
-    if type(part).__module__.startswith(OURS):
+    module = type(part).__module__
+    if module.startswith(METHODS) and not module.startswith(BENCHMARKS):
         buffer = getattr(part, "buffer", None)
         if isinstance(buffer, AvalancheDataset):
             return [buffer]  # its groups hold the same samples

@@ -16,7 +16,7 @@ class DivergedError(SFRError, ArithmeticError):
     """A strategy's predictions are not finite."""
 
 
-class Predictions(SupervisedPlugin, supports_distributed=True):
+class Predictions(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no types
     """Log predictive probabilities and labels of everything evaluated, by experience."""
 
     def __init__(self) -> None:

@@ -102,7 +102,7 @@ class Scale(nn.Module):
         return self.factor * x
 
 
-class MultiHead(MultiTaskModule):
+class MultiHead(MultiTaskModule):  # type: ignore[misc] # Avalanche ships no types
     """Features shared by all tasks, and one head for each."""
 
     def __init__(self, features: nn.Module, width: int, outputs: int) -> None:

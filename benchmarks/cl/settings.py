@@ -28,9 +28,6 @@ class Setting:
     chosen: Mapping[str, Any] = field(default_factory=dict)
     """How: `chosen_by`, and of a tuned value the grid with its validation accuracies."""
 
-    def as_row(self) -> dict[str, Any]:
-        return {**self.values, **self.chosen}
-
 
 def file_name(data: str, scenario: str) -> str:
     return f"{data}-{scenario}.json"

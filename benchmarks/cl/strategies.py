@@ -1,6 +1,6 @@
 """The strategies by name: ours and Avalanche's, on the same network with the same memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -153,26 +153,34 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def check(names: list[str], scenario: str, memory: int, classes: int) -> None:
-    """Refuse unknown names, and strategies that can't do the scenario or with the memory."""
+def able(scenario: str) -> list[str]:
+    """The strategies that can do a scenario."""
+    return [name for name, recipe in RECIPES.items() if recipe.multi_head or scenario != "task"]
+
+
+def check(names: Sequence[str], scenario: str) -> None:
+    """Refuse unknown names, and strategies that can't do the scenario."""
+    known = ", ".join(RECIPES)
     if unknown := [name for name in names if name not in RECIPES]:
         raise ArgumentError(
-            f"expected strategies of {', '.join(RECIPES)}, got {', '.join(unknown)}: "
-            "check the names"
+            f"expected strategies of {known}, got {', '.join(unknown)}: check the names"
         )
     if not names:
-        raise ArgumentError(f"expected strategies of {', '.join(RECIPES)}, got none: name some")
-    single = [name for name in names if not RECIPES[name].multi_head]
-    if scenario == "task" and single:
+        raise ArgumentError(f"expected strategies of {known}, got none: name some")
+    if unable := [name for name in names if name not in able(scenario)]:
         raise ArgumentError(
-            f"expected strategies that work with one head per task, got {', '.join(single)}: "
-            "Avalanche's DER keeps logits of one fixed head; leave it out of --scenario task"
+            f"expected strategies that work with one head per task, got {', '.join(unable)}: "
+            "Avalanche's DER keeps the logits of one fixed head; leave it out of --scenario task"
         )
+
+
+def check_memory(names: Sequence[str], memory: int, classes: int) -> None:
+    """Refuse a memory too small for the classes of a task."""
     storing = [name for name in names if RECIPES[name].stores is not Stores.NOTHING]
-    if storing and memory < classes:
+    if memory < 1 or (storing and memory < classes):
         raise ArgumentError(
-            f"expected --memory of at least {classes}, one sample of each class of a task, "
-            f"got {memory}: {', '.join(storing)} can't remember a class without"
+            f"expected --memory of at least {classes}, a sample of each class of a task, got "
+            f"{memory}: store more; {', '.join(storing) or 'every strategy'} can't do with less"
         )
 
 

@@ -1,0 +1,128 @@
+"""Jobs in turn: progress with the time left, each row saved as soon as it is there."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from sfr_cl.errors import FileError
+
+from .. import results
+from ..timing import one_thread
+from . import experiment
+from .measure import DivergedError
+
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+"""Exit codes; that of a run stopped by Ctrl-C is the shell's own."""
+SETTINGS = "settings"
+
+Row = dict[str, Any]
+
+
+class Job(Protocol):
+    """Something that makes a row."""
+
+    @property
+    def key(self) -> Row:
+        """Columns that no other job's row has with these values."""
+
+    @property
+    def label(self) -> str:
+        """For the progress bar."""
+
+    def run(self, progress: experiment.Progress) -> Row:
+        """The row, with the columns of the key."""
+
+
+def work_through(
+    jobs: Sequence[Job], out: Path, command: str, *, resume: bool, console: Console
+) -> tuple[list[Row], int]:
+    """The rows of all jobs, those of an earlier run among them, and the exit code."""
+    rows = earlier_rows(out, jobs) if resume else []
+    missing = [job for job in jobs if not any(is_row_of(row, job) for row in rows)]
+    with one_thread():
+        results.write(out, command, rows)
+        try:
+            return rows, _run(missing, rows, out, command, console)
+        except KeyboardInterrupt:
+            console.print(
+                f"Interrupted: {out} holds the rows so far. "
+                "To go on, add --resume to the same command.",
+                highlight=False,
+                markup=False,
+            )
+            return rows, INTERRUPTED
+
+
+def is_row_of(row: Row, job: Job) -> bool:
+    return all(row.get(name) == value for name, value in job.key.items())
+
+
+def earlier_rows(out: Path, jobs: Sequence[Job]) -> list[Row]:
+    """Rows in `out`, less those of the same jobs under other settings."""
+    path = out / "results.json"
+    if not path.exists():
+        return []
+    try:
+        rows = [dict(row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(
+            f"expected rows of an earlier run in {path}, got {error!r}: "
+            "remove it, or choose another --out"
+        ) from error
+    return [row for row in rows if not any(_is_outdated(row, job) for job in jobs)]
+
+
+def _is_outdated(row: Row, job: Job) -> bool:
+    place = {name: value for name, value in job.key.items() if name != SETTINGS}
+    same_place = all(row.get(name) == value for name, value in place.items())
+    return same_place and not is_row_of(row, job)
+
+
+def _run(jobs: Sequence[Job], rows: list[Row], out: Path, command: str, console: Console) -> int:
+    status = DONE
+    with _progress_bar(console) as bar:
+        everything = bar.add_task("", total=len(jobs))
+        for index, job in enumerate(jobs):
+
+            def show(share: float, index: int = index) -> None:
+                bar.update(everything, completed=index + share)
+
+            bar.update(everything, description=job.label)
+            try:
+                rows.append(job.run(show))
+            except DivergedError as error:
+                status = FAILED
+                console.print(f"{job.label}: {error}", highlight=False, markup=False)
+                continue
+            results.write(out, command, rows)
+            console.print(_line(job.label, rows[-1]), highlight=False, markup=False)
+        bar.update(everything, completed=len(jobs), description="done")
+    return status
+
+
+def _progress_bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+def _line(label: str, row: Row) -> str:
+    """A finished row in short."""
+    return f"{label:30} accuracy {row['accuracy']:.4f}  {row['seconds']:.1f} s"

@@ -1,0 +1,166 @@
+"""`sfr-cl tune`: one value per strategy, chosen on data held out of the training data.
+
+Every strategy gets as many trials. The test data is never touched.
+"""
+
+import argparse
+import copy
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from . import experiment, runner, settings
+from .data import Data, hold_out
+from .experiment import Case
+from .measure import DivergedError
+from .run import add_shared_arguments, plan
+from .runner import Row
+from .settings import Setting
+from .strategies import RECIPES
+
+COMMAND = "tune"
+VALIDATION = "a tenth of the training data, stratified, drawn with the seed"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `sfr-cl tune`."""
+    add_shared_arguments(parser)
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of the networks and of the data held out (default: %(default)s)",
+    )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One value of one strategy."""
+
+    case: Case
+    parameter: str
+    value: float
+
+    @property
+    def key(self) -> Row:
+        return {**self.case.key, "parameter": self.parameter, "value": self.value}
+
+    @property
+    def label(self) -> str:
+        return f"{self.case.strategy}, {self.parameter} {self.value:g}"
+
+    def run(self, progress: experiment.Progress) -> Row:
+        """The validation row; a value that makes training diverge has accuracy 0."""
+        try:
+            row = self.case.run(progress)
+        except DivergedError:
+            return {**self.key, "accuracy": 0.0, "nlpd": None, "seconds": 0.0}
+        return {**self.key, **{name: row[name] for name in ("accuracy", "nlpd", "seconds")}}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Try every value of every strategy's grid; write the settings: the exit code."""
+    console = Console()
+    arguments.seeds = [arguments.seed]
+    cases = plan(arguments)
+    content = settings.read(cases[0].data.name, cases[0].scenario, arguments.settings)
+    held = hold_out(cases[0].data, arguments.seed)
+    trials = [trial for case in cases for trial in trials_of(case, held)]
+    rows, status = runner.work_through(
+        trials, arguments.out, COMMAND, resume=arguments.resume, console=console
+    )
+    own = [row for row in rows if any(runner.is_row_of(row, trial) for trial in trials)]
+    chosen = {
+        case.strategy: choose(
+            case.strategy, [row for row in own if row["strategy"] == case.strategy]
+        )
+        for case in cases
+    }
+    complete = {name: entry for name, entry in chosen.items() if entry is not None}
+    if complete:
+        path = write(content, cases[0], complete, arguments.out)
+        console.print(table(complete))
+        console.print(f"The settings: {path}", soft_wrap=True, highlight=False, markup=False)
+    return status
+
+
+def trials_of(case: Case, held: Data) -> list[Trial]:
+    """A trial for each value of the grid; `held` has validation data for test data."""
+    recipe = RECIPES[case.strategy]
+    return [
+        Trial(
+            Case(
+                data=held,
+                scenario=case.scenario,
+                strategy=case.strategy,
+                seed=case.seed,
+                memory=case.memory,
+                setting=Setting({**case.setting.values, recipe.tuned: value}),
+            ),
+            recipe.tuned,
+            value,
+        )
+        for value in recipe.grid
+    ]
+
+
+def choose(strategy: str, rows: list[Row]) -> dict[str, Any] | None:
+    """The settings entry of a strategy; `None` while trials of its grid are missing.
+
+    The most accurate value; of those that are equal, the one with the lowest NLPD.
+    """
+    grid = RECIPES[strategy].grid
+    by_value = {row["value"]: row for row in rows}
+    if set(by_value) != set(grid):
+        return None
+
+    def merit(value: float) -> tuple[float, float]:
+        nlpd = by_value[value]["nlpd"]
+        return by_value[value]["accuracy"], -float("inf") if nlpd is None else -nlpd
+
+    best = max(grid, key=merit)
+    return {
+        "values": {rows[0]["parameter"]: best},
+        "chosen_by": "tune",
+        "parameter": rows[0]["parameter"],
+        "grid": [{"value": v, "accuracy": by_value[v]["accuracy"]} for v in grid],
+        "on_edge": best in (grid[0], grid[-1]),
+        "tuning_seed": rows[0]["seed"],
+        "validation": VALIDATION,
+    }
+
+
+def write(content: dict[str, Any], case: Case, chosen: dict[str, Any], out: Path) -> Path:
+    """The settings file in `out`: the present settings, and the chosen ones over them."""
+    renewed = copy.deepcopy(content) | {"data": case.data.name, "scenario": case.scenario}
+    _, nearest = settings.entry(renewed, case.memory)
+    entry = renewed["memories"].setdefault(str(case.memory), copy.deepcopy(nearest))
+    for strategy, choice in chosen.items():
+        present = entry["strategies"].get(strategy, {"values": {}})
+        values = {**present["values"], **choice["values"]}
+        entry["strategies"][strategy] = {**choice, "values": values}
+    path = out / settings.file_name(case.data.name, case.scenario)
+    path.write_text(json.dumps(renewed, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def table(chosen: dict[str, Any]) -> Table:
+    """What was tried, and chosen."""
+    result = Table(title="Chosen on data held out of the training data", caption="* edge of grid")
+    for name in ("strategy", "parameter", "chosen", "accuracy", "tried"):
+        result.add_column(name)
+    for strategy, choice in chosen.items():
+        best = choice["values"][choice["parameter"]]
+        accuracies = {trial["value"]: trial["accuracy"] for trial in choice["grid"]}
+        result.add_row(
+            strategy,
+            choice["parameter"],
+            f"{best:g}{'*' if choice['on_edge'] else ''}",
+            f"{accuracies[best]:.3f}",
+            ", ".join(f"{value:g}" for value in accuracies),
+        )
+    return result
