@@ -139,7 +139,7 @@ def fixed() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES))
 
 
-class Recorder(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no types
+class Recorder(SupervisedPlugin):
     """Keeps what is evaluated, experience by experience, of the last call of ``eval``."""
 
     def __init__(self) -> None:
@@ -235,7 +235,7 @@ def test_names_are_those_of_accuracy() -> None:
         }
 
 
-class Speaker(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no types
+class Speaker(SupervisedPlugin):
     """Replaces outputs by log probabilities, as a posterior that speaks for the network does."""
 
     def after_eval_forward(self, strategy: Any, **kwargs: Any) -> None:
@@ -254,7 +254,7 @@ def test_log_probabilities_serve_as_logits_do() -> None:
 # Loggers ----------------------------------------------------------------------------------------
 
 
-class Kept(BaseLogger):  # type: ignore[misc] # Avalanche ships no types
+class Kept(BaseLogger):
     """A logger of one's own."""
 
     def __init__(self) -> None:
@@ -424,7 +424,7 @@ def test_classes_are_scored_by_the_output_alone() -> None:
     assert with_predictive == value_of("NLPD", (output, y))
 
 
-class GaussianNoise(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no types
+class GaussianNoise(SupervisedPlugin):
     """Leaves the predictive distribution a regression strategy leaves."""
 
     def after_eval_forward(self, strategy: Any, **kwargs: Any) -> None:
