@@ -48,13 +48,18 @@ def load(name: str, data_root: Path | None = None) -> Data:
         return NAMES[name](name, data_root)
     path = Path(name).expanduser()
     if path.is_dir():
-        return Data(path.name, *from_folder(path))
+        return Data(_own_name(path), *from_folder(path))
     if path.is_file():
-        return Data(path.stem, *from_file(path))
+        return Data(_own_name(path), *from_file(path))
     known = ", ".join(NAMES)
     raise ArgumentError(
         f"expected data to be one of {known}, or a folder or file, got {name!r}: check the name"
     )
+
+
+def _own_name(path: Path) -> str:
+    """Never that of a known data set."""
+    return path.stem if path.stem not in NAMES else f"own {path.stem}"
 
 
 def hold_out(data: Data, seed: int) -> Data:
@@ -91,17 +96,21 @@ def _idx(name: str, data_root: Path | None) -> Data:
     kind = FashionMNIST if name == "fmnist" else MNIST
     files = [Path(kind.__name__, "raw", file) for file in IDX_BYTES]
     root = _find(name, files, data_root, lambda root: kind(str(root), download=True))
-    wrong = [
-        str(root / file)
-        for file in files
-        if not (root / file).is_file() or (root / file).stat().st_size != IDX_BYTES[file.name]
-    ]
-    _refuse(name, wrong)
+    _refuse(name, [str(root / file) for file in files if not _is_complete(root / file)])
     sets = [kind(str(root), train=train) for train in (True, False)]
     (x_train, y_train), (x_test, y_test) = (
         (part.data[:, None].float() / 255, part.targets) for part in sets
     )
     return Data(name, x_train, y_train, x_test, y_test)
+
+
+def _is_complete(idx_file: Path) -> bool:
+    """Whether a file of MNIST has its size, and starts as its kind does: bytes, 1 or 3 axes."""
+    if not idx_file.is_file() or idx_file.stat().st_size != IDX_BYTES[idx_file.name]:
+        return False
+    axes = 3 if "idx3" in idx_file.name else 1
+    with idx_file.open("rb") as file:
+        return file.read(4) == bytes([0, 0, 8, axes])
 
 
 def _cifar10(name: str, data_root: Path | None) -> Data:

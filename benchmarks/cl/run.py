@@ -89,7 +89,7 @@ def plan(arguments: argparse.Namespace) -> list[Case]:
     if names is None:
         names = strategies.able(scenario)
     strategies.check(names, scenario)
-    content = settings.read(Path(name).stem, scenario, arguments.settings)
+    content = settings.read(name, scenario, arguments.settings)
     loaded = data.load(name, arguments.data_root)
     strategies.check_memory(names, memory, scenarios.classes_per_task(loaded))
     return [

@@ -83,7 +83,8 @@ def replay_with_sfr(
     return Replay(mem_size=mem_size, plugins=[penalty, *plugins], **rest)
 
 
-DECADES = (1.0, 1e1, 1e2, 1e3, 1e4, 1e5)
+EWC_DECADES = (1e3, 1e4, 1e5, 1e6, 1e7, 1e8)
+SI_DECADES = (1.0, 1e1, 1e2, 1e3, 1e4, 1e5)
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 TAUS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 WEIGHTS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -119,14 +120,14 @@ RECIPES: dict[str, Recipe] = {
     ),
     "naive": Recipe(Naive, "lr", RATES),
     "joint": Recipe(JointTraining, "lr", RATES),
-    "ewc": Recipe(EWC, "ewc_lambda", DECADES, {"ewc_lambda": 100.0}),
+    "ewc": Recipe(EWC, "ewc_lambda", EWC_DECADES, {"ewc_lambda": 1e6}),
     "online-ewc": Recipe(
         EWC,
         "ewc_lambda",
-        DECADES,
-        {"ewc_lambda": 100.0, "mode": "online", "decay_factor": 1.0},
+        EWC_DECADES,
+        {"ewc_lambda": 1e6, "mode": "online", "decay_factor": 1.0},
     ),
-    "si": Recipe(SynapticIntelligence, "si_lambda", DECADES, {"si_lambda": 1.0}),
+    "si": Recipe(SynapticIntelligence, "si_lambda", SI_DECADES, {"si_lambda": 1.0}),
     "lwf": Recipe(LwF, "alpha", WEIGHTS, {"alpha": 1.0, "temperature": 2.0}),
     "replay": Recipe(Replay, "lr", RATES, {}, Stores.IN_ALL, "mem_size"),
     "der": Recipe(

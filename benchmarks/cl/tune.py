@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console()
     arguments.seeds = [arguments.seed]
     cases = plan(arguments)
-    content = settings.read(cases[0].data.name, cases[0].scenario, arguments.settings)
+    content = settings.read(arguments.data, cases[0].scenario, arguments.settings)
     held = hold_out(cases[0].data, arguments.seed)
     trials = [trial for case in cases for trial in trials_of(case, held)]
     rows, status = runner.work_through(
