@@ -40,7 +40,7 @@ class Case:
     @property
     def values(self) -> Values:
         """All the strategy is run with."""
-        return strategies.values_of(self.strategy, self.setting.values)
+        return strategies.values_of(self.strategy, self.setting)
 
     @property
     def key(self) -> dict[str, Any]:
@@ -97,8 +97,9 @@ def run(case: Case, progress: Progress = lambda _: None) -> dict[str, Any]:
 
 @contextmanager
 def avalanche_calls_its_old_functions() -> Iterator[None]:
-    """Silence what it tells itself about that, past any filter: its decorator resets them."""
+    """Silence what that warns of; for its own functions past any filter, for it resets them."""
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=rf"{AVALANCHE}\.")
         show = warnings.showwarning
 
         def show_others(

@@ -9,6 +9,15 @@ from torch import Tensor, nn
 
 METHODS, BENCHMARKS = ("avalanche.training", "sfr_cl"), "sfr_cl.benchmarks"
 LABEL_BYTES = 8
+CURRENT = (
+    "experience",
+    "adapted_dataset",
+    "dataloader",
+    "mbatch",
+    "mb_output",
+    "loss",
+    "batch_logits",
+)
 SAMPLES = "memory_x"
 """The attribute in which Avalanche's GEM keeps its samples as tensors."""
 
@@ -59,8 +68,7 @@ def _of_the_run(strategy: SupervisedTemplate) -> Iterator[Any]:
     yield from (strategy.model, strategy.optimizer, strategy.evaluator, strategy.clock)
     yield from strategy.model.parameters()
     yield from strategy.model.buffers()
-    for name in ("experience", "adapted_dataset", "dataloader", "mbatch", "mb_output", "loss"):
-        yield getattr(strategy, name, None)
+    yield from (getattr(strategy, name, None) for name in CURRENT)
 
 
 def _inside(part: Any) -> list[Any]:

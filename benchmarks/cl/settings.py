@@ -24,7 +24,10 @@ Values = dict[str, Any]
 class Setting:
     """What one strategy is run with."""
 
-    values: Values
+    common: Values
+    """What all strategies share."""
+    own: Values
+    """What differs for this one."""
     chosen: Mapping[str, Any] = field(default_factory=dict)
     """How: `chosen_by`, and of a tuned value the grid with its validation accuracies."""
 
@@ -71,4 +74,4 @@ def setting(content: Mapping[str, Any], memory: int, strategy: str) -> Setting:
     chosen = {key: value for key, value in own.items() if key != "values"}
     if nearest != memory:
         chosen["settings_for_memory"] = nearest
-    return Setting({**found["common"], **own["values"]}, chosen)
+    return Setting(found["common"], own["values"], chosen)

@@ -28,7 +28,7 @@ from sfr_cl.errors import ArgumentError
 
 from . import networks
 from .scenarios import Scenario
-from .settings import Values
+from .settings import Setting, Values
 
 EVAL_BATCH = 1000
 TRAINING = ("network", "hidden", "optimizer", "lr", "batch", "epochs", "weight_decay")
@@ -120,12 +120,12 @@ RECIPES: dict[str, Recipe] = {
     ),
     "naive": Recipe(Naive, "lr", RATES),
     "joint": Recipe(JointTraining, "lr", RATES),
-    "ewc": Recipe(EWC, "ewc_lambda", EWC_DECADES, {"ewc_lambda": 1e6}),
+    "ewc": Recipe(EWC, "ewc_lambda", EWC_DECADES, {"ewc_lambda": 1e3}),
     "online-ewc": Recipe(
         EWC,
         "ewc_lambda",
         EWC_DECADES,
-        {"ewc_lambda": 1e6, "mode": "online", "decay_factor": 1.0},
+        {"ewc_lambda": 1e3, "mode": "online", "decay_factor": 1.0},
     ),
     "si": Recipe(SynapticIntelligence, "si_lambda", SI_DECADES, {"si_lambda": 1.0}),
     "lwf": Recipe(LwF, "alpha", WEIGHTS, {"alpha": 1.0, "temperature": 2.0}),
@@ -185,12 +185,11 @@ def check_memory(names: Sequence[str], memory: int, classes: int) -> None:
         )
 
 
-def values_of(name: str, chosen: Values) -> Values:
-    """All that a strategy is run with: its own defaults, and over them the settings."""
+def values_of(name: str, setting: Setting) -> Values:
+    """All that a strategy is run with: what all share, then its defaults, then its settings."""
     recipe = RECIPES[name]
-    shared = {} if recipe.trains else {"batch": chosen["batch"]}
-    given = chosen if recipe.trains else {k: v for k, v in chosen.items() if k not in TRAINING}
-    return {**recipe.own, **shared, **given}
+    common = setting.common if recipe.trains else {"batch": setting.common["batch"]}
+    return {**common, **recipe.own, **setting.own}
 
 
 def make(

@@ -99,7 +99,7 @@ def trials_of(case: Case, held: Data) -> list[Trial]:
                 strategy=case.strategy,
                 seed=case.seed,
                 memory=case.memory,
-                setting=Setting({**case.setting.values, recipe.tuned: value}),
+                setting=Setting(case.setting.common, {**case.setting.own, recipe.tuned: value}),
             ),
             recipe.tuned,
             value,

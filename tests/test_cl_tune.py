@@ -1,0 +1,137 @@
+"""`sfr-cl tune`: the same budget for all, validation data only, settings that `cl` reads."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from cl_runs import DIGITS, MEMORY, SHORT, command, rows_in
+from torch import Tensor
+
+from sfr_cl.benchmarks.cl import settings, tune
+from sfr_cl.benchmarks.cl.strategies import RECIPES
+from sfr_cl.errors import FileError
+
+PACKAGED = sorted(Path(settings.__file__).with_name("settings").glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where one real run has written."""
+    out = tmp_path_factory.mktemp("tune") / "out"
+    assert command("tune", out, "--strategies", "joint,lwf") == 0
+    return out
+
+
+def test_every_value_of_the_grid_is_tried(tuned: Path) -> None:
+    tried = [(row["strategy"], row["parameter"], row["value"]) for row in rows_in(tuned)]
+    assert tried == [
+        (name, RECIPES[name].tuned, value)
+        for name in ("joint", "lwf")
+        for value in RECIPES[name].grid
+    ]
+
+
+def test_the_most_accurate_value_is_written_with_its_grid(tuned: Path) -> None:
+    content = json.loads((tuned / "digits-class.json").read_text(encoding="utf-8"))
+    entry = content["memories"][str(MEMORY)]["strategies"]["joint"]
+    accuracies = {trial["value"]: trial["accuracy"] for trial in entry["grid"]}
+    assert accuracies == {
+        row["value"]: row["accuracy"] for row in rows_in(tuned) if row["strategy"] == "joint"
+    }
+    best = entry["values"]["lr"]
+    assert accuracies[best] == max(accuracies.values())
+    assert accuracies[best] > 0.8
+    assert entry["chosen_by"] == "tune"
+    assert entry["on_edge"] == (best in (min(accuracies), max(accuracies)))
+    assert entry["tuning_seed"] == 0
+    assert "training data" in entry["validation"]
+
+
+def test_cl_reads_what_tune_wrote(tuned: Path, tmp_path: Path) -> None:
+    file = tuned / "digits-class.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    entry = content["memories"][str(MEMORY)]["strategies"]["joint"]
+    options = ["--strategies", "joint", "--seeds", "0", "--settings", str(file)]
+    assert command("cl", tmp_path / "out", *options) == 0
+    row = rows_in(tmp_path / "out")[0]
+    assert row["settings"]["lr"] == entry["values"]["lr"]
+    assert row["settings"]["grid"] == entry["grid"]
+    assert row["settings"]["on_edge"] == entry["on_edge"]
+
+
+def test_resume_repeats_no_trial(tuned: Path) -> None:
+    before = rows_in(tuned)
+    assert command("tune", tuned, "--strategies", "joint,lwf", "--resume") == 0
+    assert rows_in(tuned) == before
+
+
+def test_test_data_makes_no_difference(tmp_path: Path) -> None:
+    """Another test set, the same trials."""
+    trials = []
+    for name, changed in (("a", False), ("b", True)):
+        content: dict[str, Tensor] = {
+            part: getattr(DIGITS, part).clone() for part in ("x_train", "y_train")
+        }
+        content["x_test"] = torch.zeros(10, 1, 8, 8) if changed else DIGITS.x_test
+        content["y_test"] = torch.arange(10) if changed else DIGITS.y_test
+        folder = tmp_path / name
+        folder.mkdir()
+        torch.save(content, folder / "mine.pt")
+        options = ["--data", str(folder / "mine.pt"), "--strategies", "joint"]
+        assert command("tune", folder / "out", *options) == 0
+        trials.append([(row["value"], row["accuracy"]) for row in rows_in(folder / "out")])
+    assert trials[0] == trials[1]
+
+
+def row(value: float, accuracy: float, nlpd: float | None = 1.0) -> dict[str, object]:
+    return {
+        "strategy": "lwf",
+        "seed": 0,
+        "parameter": "alpha",
+        "value": value,
+        "accuracy": accuracy,
+        "nlpd": nlpd,
+    }
+
+
+def test_choice_prefers_accuracy_then_nlpd() -> None:
+    grid = RECIPES["lwf"].grid
+    flat = [row(value, 0.5) for value in grid]
+    better = [*flat[:2], row(grid[2], 0.6, 9.0), *flat[3:]]
+    assert tune.choose("lwf", better)["values"] == {"alpha": grid[2]}  # type: ignore[index]
+    tie = [*flat[:3], row(grid[3], 0.5, 0.9), *flat[4:]]
+    assert tune.choose("lwf", tie)["values"] == {"alpha": grid[3]}  # type: ignore[index]
+    diverged = [*[row(value, 0.0, None) for value in grid[:-1]], row(grid[-1], 0.0, 2.0)]
+    choice = tune.choose("lwf", diverged)
+    assert choice is not None
+    assert choice["values"] == {"alpha": grid[-1]}
+    assert choice["on_edge"]
+    assert tune.choose("lwf", flat[:-1]) is None  # a trial is missing
+
+
+@pytest.mark.parametrize("path", PACKAGED, ids=lambda path: path.stem)
+def test_packaged_settings_can_be_read(path: Path) -> None:
+    content = settings.read("digits", "class", path)
+    for memory, entry in content["memories"].items():
+        needed = {"network", "hidden", "optimizer", "lr", "batch", "epochs", "weight_decay"}
+        assert set(entry["common"]) == needed
+        assert set(entry["strategies"]) <= set(RECIPES)
+        for name, own in entry["strategies"].items():
+            assert own["chosen_by"] in {"tune", "published", "measured", "default"}, name
+            assert settings.setting(content, int(memory), name).own == own["values"]
+
+
+def test_nearest_memory_is_used_and_named() -> None:
+    content = {"memories": {"40": SHORT["memories"]["20"], "200": SHORT["memories"]["20"]}}
+    assert settings.setting(content, 200, "naive").chosen == {"chosen_by": "default"}
+    assert settings.setting(content, 60, "naive").chosen["settings_for_memory"] == 40
+    assert settings.setting(content, 1000, "naive").chosen["settings_for_memory"] == 200
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"memories": {}}', '{"memories": {"20": {}}}'])
+def test_unusable_settings_are_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(FileError, match="tune again"):
+        settings.read("digits", "class", file)
