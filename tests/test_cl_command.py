@@ -6,73 +6,83 @@ import subprocess
 import sys
 import sysconfig
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from cl_runs import DIGITS, SHORT, command, rows_in
+from cl_runs import SHORT, command, rows_in, short_case
+from rich.console import Console
 
 from sfr_cl.benchmarks import cli
+from sfr_cl.benchmarks.cl import runner
+from sfr_cl.benchmarks.cl.experiment import Case
+from sfr_cl.benchmarks.cl.settings import Setting
 
 
 def test_command_writes_table_results_and_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "results" / "cl"
-    assert command("cl", tmp_path / "out", "--strategies", "naive,replay", "--seeds", "0,1") == 0
+    out = tmp_path / "out"
+    assert command("cl", out, "--strategies", "naive,replay", "--seeds", "0,1") == 0
     printed = capsys.readouterr().out
-    rows = rows_in(tmp_path / "out")
+    rows = rows_in(out)
     assert [(row["strategy"], row["seed"]) for row in rows] == [
         ("naive", 0),
         ("replay", 0),
         ("naive", 1),
         ("replay", 1),
     ]
-    content = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    content = json.loads((out / "results.json").read_text(encoding="utf-8"))
     assert content["command"] == "cl"
     assert content["environment"]["torch_threads"] == 1
-    assert (tmp_path / "out" / "report.html").stat().st_size > 1000
+    assert (out / "report.html").stat().st_size > 1000
     assert "replay" in printed
     assert "report.html" in printed
-    assert not out.exists()
+
+
+def work(out: Path, cases: list[Case], *, resume: bool = True) -> int:
+    """The command's exit code, without its report."""
+    return runner.work_through(cases, out, "cl", resume=resume, console=Console())[1]
 
 
 def test_resume_adds_what_is_missing_and_repeats_nothing(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert command("cl", out, "--strategies", "naive", "--seeds", "0") == 0
-    first = rows_in(out)
-    options = ["--strategies", "replay,naive", "--seeds", "0,1", "--resume"]
-    assert command("cl", out, *options) == 0
-    rows = rows_in(out)
+    naive, replay, joint = (short_case(name) for name in ("naive", "replay", "joint"))
+    assert work(tmp_path, [naive]) == 0
+    first = rows_in(tmp_path)
+    assert work(tmp_path, [replay, naive]) == 0
+    rows = rows_in(tmp_path)
+    assert [row["strategy"] for row in rows] == ["naive", "replay"]
     assert rows[0] == first[0]  # the time it took included
-    assert len(rows) == 4
-    assert command("cl", out, *options) == 0
-    assert rows_in(out) == rows
+    assert work(tmp_path, [naive, replay]) == 0
+    assert rows_in(tmp_path) == rows
+    assert work(tmp_path, [joint]) == 0
+    assert rows_in(tmp_path)[:2] == rows
+    assert work(tmp_path, [joint], resume=False) == 0
+    assert [row["strategy"] for row in rows_in(tmp_path)] == ["joint"]
 
 
 def test_resume_replaces_rows_of_other_settings(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert command("cl", out, "--strategies", "naive,replay", "--seeds", "0") == 0
-    before = rows_in(out)
-    changed = json.loads(json.dumps(SHORT))
-    memory = changed["memories"]["20"]
-    memory["strategies"]["naive"] = {"values": {"lr": 1e-3}, "chosen_by": "default"}
-    file = tmp_path / "changed.json"
-    file.write_text(json.dumps(changed))
-    arguments = ["--memory", "20", "--settings", str(file), "--out", str(out)]
-    options = ["--strategies", "naive,replay", "--seeds", "0", "--resume"]
-    assert cli.main(["cl", *arguments, *options]) == 0
-    rows = {row["strategy"]: row for row in rows_in(out)}
-    assert len(rows_in(out)) == 2
-    assert rows["replay"] == before[1]
-    assert rows["naive"]["settings"]["lr"] == 1e-3
+    naive, replay = short_case("naive"), short_case("replay")
+    assert work(tmp_path, [naive, replay]) == 0
+    before = rows_in(tmp_path)
+    changed = replace(naive, setting=Setting(naive.setting.common, {"lr": 1e-3}))
+    assert work(tmp_path, [changed, replay]) == 0
+    rows = rows_in(tmp_path)
+    assert [(row["strategy"], row["settings"]["lr"]) for row in rows] == [
+        ("replay", 1e-2),
+        ("naive", 1e-3),
+    ]
+    assert rows[0] == before[1]
 
 
-def test_without_resume_a_run_starts_anew(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert command("cl", out, "--strategies", "naive", "--seeds", "0") == 0
-    assert command("cl", out, "--strategies", "joint", "--seeds", "0") == 0
-    assert [row["strategy"] for row in rows_in(out)] == ["joint"]
+def test_diverging_strategies_fail_and_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    naive, joint = short_case("naive"), short_case("joint")
+    broken = replace(naive, setting=Setting(naive.setting.common, {"lr": 1e30}))
+    assert work(tmp_path, [broken, joint]) == 1
+    assert "naive, seed 0: expected finite predictions" in capsys.readouterr().out
+    assert [row["strategy"] for row in rows_in(tmp_path)] == ["joint"]
 
 
 def test_interrupted_run_leaves_valid_results_and_goes_on(tmp_path: Path) -> None:
@@ -101,35 +111,8 @@ def test_interrupted_run_leaves_valid_results_and_goes_on(tmp_path: Path) -> Non
     rows = rows_in(out)
     assert 2 <= len(rows) < 60
     assert (out / "report.html").exists()
-    more = ",".join(map(str, range(len(rows) + 1)))
-    assert cli.main([*arguments, *options, more, "--resume"]) == 0
+    assert work(out, [short_case("naive", seed=seed) for seed in range(len(rows) + 1)]) == 0
     assert rows_in(out)[:-1] == rows
-
-
-def test_diverging_strategies_fail_and_others_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broken = json.loads(json.dumps(SHORT))
-    strategies = broken["memories"]["20"]["strategies"]
-    strategies["naive"] = {"values": {"lr": 1e30}, "chosen_by": "default"}
-    file = tmp_path / "broken.json"
-    file.write_text(json.dumps(broken))
-    arguments = ["--memory", "20", "--settings", str(file), "--out", str(tmp_path / "out")]
-    options = ["--strategies", "naive,joint", "--seeds", "0"]
-    assert cli.main(["cl", *arguments, *options]) == 1
-    assert "naive, seed 0: expected finite predictions" in capsys.readouterr().out
-    assert [row["strategy"] for row in rows_in(tmp_path / "out")] == ["joint"]
-
-
-def test_data_of_one_s_own(tmp_path: Path) -> None:
-    content = {
-        name: getattr(DIGITS, name)[::3].clone()
-        for name in ("x_train", "y_train", "x_test", "y_test")
-    }
-    torch.save(content, tmp_path / "mine.pt")
-    options = ["--data", str(tmp_path / "mine.pt"), "--strategies", "joint", "--seeds", "0"]
-    assert command("cl", tmp_path / "out", *options) == 0
-    assert rows_in(tmp_path / "out")[0]["data"] == "mine"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`sfr-cl tune`: the same budget for all, validation data only, settings that `cl` reads."""
 
+import argparse
 import json
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 from cl_runs import DIGITS, MEMORY, SHORT, command, rows_in
 from torch import Tensor
 
-from sfr_cl.benchmarks.cl import settings, tune
+from sfr_cl.benchmarks.cl import run, settings, tune
 from sfr_cl.benchmarks.cl.strategies import RECIPES
 from sfr_cl.errors import FileError
 
@@ -48,16 +49,18 @@ def test_the_most_accurate_value_is_written_with_its_grid(tuned: Path) -> None:
     assert "training data" in entry["validation"]
 
 
-def test_cl_reads_what_tune_wrote(tuned: Path, tmp_path: Path) -> None:
+def test_cl_reads_what_tune_wrote(tuned: Path) -> None:
     file = tuned / "digits-class.json"
     content = json.loads(file.read_text(encoding="utf-8"))
     entry = content["memories"][str(MEMORY)]["strategies"]["joint"]
-    options = ["--strategies", "joint", "--seeds", "0", "--settings", str(file)]
-    assert command("cl", tmp_path / "out", *options) == 0
-    row = rows_in(tmp_path / "out")[0]
-    assert row["settings"]["lr"] == entry["values"]["lr"]
-    assert row["settings"]["grid"] == entry["grid"]
-    assert row["settings"]["on_edge"] == entry["on_edge"]
+    options = ["--strategies", "joint", "--memory", str(MEMORY), "--settings", str(file)]
+    parser = argparse.ArgumentParser()
+    run.add_arguments(parser)
+    case = run.plan(parser.parse_args(options))[0]
+    used = case.key["settings"]
+    assert used["lr"] == entry["values"]["lr"]
+    assert used["grid"] == entry["grid"]
+    assert used["on_edge"] == entry["on_edge"]
 
 
 def test_resume_repeats_no_trial(tuned: Path) -> None:
