@@ -11,13 +11,14 @@ subtracting, merging adding, discounting scaling. Neither delta nor a Gaussian n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from sfr_cl.likelihoods import Likelihood
-from sfr_cl.linalg import sites
+from sfr_cl.linalg import sites, transposed_product, transposed_solve
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,63 @@ class DualSums:
         """The sums on another device."""
         return DualSums(*(value.to(device) for value in self.tensors()))
 
+    def on_values(self, factor: Tensor) -> DualSums:
+        """The sums as sites on u = f(Z): vectors h = L^-T v, matrices P = L^-T W L^-1.
+
+        What data says about u does not depend on the weights; phi does, through L.
+        """
+        return replace(
+            self,
+            gradient=transposed_solve(factor, self.gradient),
+            point=transposed_solve(factor, self.point),
+            mass=transposed_solve(factor, self.mass),
+            weight=sites(factor, self.weight),
+        )
+
+    def whitened(self, factor: Tensor) -> DualSums:
+        """The inverse of :meth:`on_values`, with the whitening factors of any weights."""
+        return replace(
+            self,
+            gradient=transposed_product(factor, self.gradient),
+            point=transposed_product(factor, self.point),
+            mass=transposed_product(factor, self.mass),
+            weight=factor.mT @ self.weight @ factor,
+        )
+
+    def seen_through(self, features: Tensor) -> DualSums:
+        """The sums over other inducing inputs Z', whose rows of A are A phi = L'^-1 kappa(Z', .).
+
+        Args:
+            features: A, ``[K, M', M]``.
+        """
+        return replace(
+            self,
+            gradient=transposed_product(features.mT, self.gradient),
+            point=transposed_product(features.mT, self.point),
+            mass=transposed_product(features.mT, self.mass),
+            weight=features @ self.weight @ features.mT,
+        )
+
+    @staticmethod
+    def side_by_side(parts: Sequence[DualSums]) -> DualSums:
+        """Sites on the values at several sets of inducing inputs, as sites on all of them."""
+
+        def joined(name: str) -> Tensor:
+            return torch.cat([getattr(part, name) for part in parts], dim=-1)
+
+        def blocks(kernel: int) -> Tensor:
+            return torch.block_diag(*(part.weight[kernel] for part in parts))
+
+        return DualSums(
+            gradient=joined("gradient"),
+            point=joined("point"),
+            mass=joined("mass"),
+            weight=torch.stack([blocks(kernel) for kernel in range(len(parts[0].weight))]),
+            constant=torch.stack([part.constant for part in parts]).sum(),
+            seen=torch.stack([part.seen for part in parts]).sum(0),
+            count=torch.stack([part.count for part in parts]).sum(),
+        )
+
     def pad_inducing(self, extra: int) -> DualSums:
         """Room for more inducing inputs. In whitened coordinates old data has no part in them."""
 
@@ -160,9 +218,9 @@ class DualSums:
             old, new = factor[: len(mass)], factor[len(mass) :]
             new_mass, new_weight = torch.zeros_like(new[:, 0]), torch.zeros_like(new)
             if carry:
-                masses = torch.linalg.solve_triangular(old.mT, mass[..., None], upper=True).mean(0)
+                masses = transposed_solve(old, mass).mean(0).expand(len(new), -1)
                 new_weight = new.mT @ sites(old, weight).mean(0) @ new
-                new_mass = (new.mT @ masses)[..., 0]
+                new_mass = transposed_product(new, masses)
             mass, weight = torch.cat([mass, new_mass]), torch.cat([weight, new_weight])
         return DualSums(
             gradient=torch.nn.functional.pad(self.gradient, (0, 0, 0, extra)),

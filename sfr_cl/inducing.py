@@ -171,9 +171,13 @@ def choose(
     network: FrozenNetwork,
     likelihood: Likelihood,
     *,
+    num_outputs: int | None,
     shared: bool,
 ) -> tuple[Inputs, int]:
-    """Z, and C: from a tensor or tree, a selector, a count, or ``None`` for the default."""
+    """Z, from a tensor or tree, a selector, a count, or ``None``; and the network's outputs.
+
+    ``num_outputs`` is C, if it is not the network's.
+    """
     if isinstance(wanted, type):
         raise ArgumentError(
             f"expected a selector such as {wanted.__name__}(512), got {wanted.__name__} itself"
@@ -188,14 +192,15 @@ def choose(
             "inducing as a tensor"
         )
     x = network.prepare(next(iter(batches))[0])
-    num_outputs = network.bind(take(x, slice(0, 1)))
+    kernel_outputs = network.bind(take(x, slice(0, 1)))
     select = wanted
     if not callable(select):
         count: Any = _at_most(DEFAULT_COUNT, batches) if wanted is None else wanted
         select = greedy(whole("number of inducing inputs", count))
-    kernel = TangentKernel(network, num_outputs, shared, x)
-    chosen = select(Checked(batches, network, likelihood, num_outputs), kernel)
-    return tree_map(torch.clone, network.prepare(chosen, "inducing inputs")), num_outputs
+    kernel = TangentKernel(network, kernel_outputs, shared, x)
+    pairs = Checked(batches, network, likelihood, num_outputs or kernel_outputs)
+    chosen = select(pairs, kernel)
+    return tree_map(torch.clone, network.prepare(chosen, "inducing inputs")), kernel_outputs
 
 
 def _at_most(count: int, batches: Batches) -> int:

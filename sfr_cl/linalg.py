@@ -84,6 +84,20 @@ def sites(factor: Tensor, weight: Tensor) -> Tensor:
     return (whole + whole.mT) / 2
 
 
+def transposed_solve(factor: Tensor, vectors: Tensor) -> Tensor:
+    """L^-T v for ``[C, M]``; one factor serves all C if K = 1."""
+    if len(factor) == 1:
+        return torch.linalg.solve_triangular(factor[0], vectors, upper=False, left=False)
+    return torch.linalg.solve_triangular(factor.mT, vectors[..., None], upper=True)[..., 0]
+
+
+def transposed_product(factor: Tensor, vectors: Tensor) -> Tensor:
+    """L' v for ``[C, M]``; one factor serves all C if K = 1."""
+    if len(factor) == 1:
+        return vectors @ factor[0]
+    return torch.einsum("cm,cmn->cn", vectors, factor)
+
+
 def is_semidefinite(matrix: Tensor, scale: Tensor, jitter: float) -> bool:
     """Whether ``[K, M, M]`` is positive semi-definite, up to rounding at size ``scale``."""
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
@@ -141,6 +155,4 @@ class Spectrum:
 
     def rotate_vectors(self, vectors: Tensor) -> Tensor:
         """U' v for ``[C, M]``."""
-        if len(self.vectors) == 1:
-            return vectors @ self.vectors[0]
-        return torch.einsum("cm,cmn->cn", vectors, self.vectors)
+        return transposed_product(self.vectors, vectors)

@@ -72,6 +72,11 @@ class Options:
         """Data is linearised at f = 0."""
         return self.linearize_at == "prior"
 
+    @property
+    def outputs_are_free(self) -> bool:
+        """The network lends its kernel only, so that there may be more or fewer outputs."""
+        return self.shared and self.at_prior
+
     def plain(self) -> dict[str, Any]:
         """As values a JSON file can hold."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -23,6 +23,7 @@ from sfr_cl.options import Options, positive, whole
 from sfr_cl.penalty import Penalty
 from sfr_cl.solution import Solution
 from sfr_cl.state import State
+from sfr_cl.value_sites import ValueSites
 
 FIRST_BATCH = 256
 """Rows a selector sees at a time."""
@@ -64,6 +65,8 @@ class SFRPosterior:
         mean: ``"natural"``, ``"dual"`` or ``"network"``.
         linearize_at: ``"prior"`` (f = 0) or ``"network"`` (f at the network's output); by default
             ``"prior"`` for the natural mean and ``"network"`` for the others.
+        num_outputs: C, by default the network's. A shared kernel linearised at the prior speaks of
+            any number of outputs, and so of classes the network has no unit for.
         batch_size: rows worked on at a time; by default as many as modest memory allows.
         dtype: precision the network and its kernel are evaluated in; the sums are in float64.
             ``torch.float32`` is faster, and good to about three digits.
@@ -91,6 +94,7 @@ class SFRPosterior:
         parameters: str | Sequence[str] = "all",
         mean: str = "natural",
         linearize_at: str | None = None,
+        num_outputs: int | None = None,
         batch_size: int | None = None,
         dtype: torch.dtype = torch.float64,
     ) -> None:
@@ -108,6 +112,7 @@ class SFRPosterior:
         self._logit_scale = 1.0
         self._network = network
         self._inducing = inducing
+        self._num_outputs = None if num_outputs is None else whole("num_outputs", num_outputs)
         self._batch_size = None if batch_size is None else whole("batch_size", batch_size)
         self._fitted: State | None = None
         self._solved: Solution | None = None
@@ -128,17 +133,41 @@ class SFRPosterior:
         network = FrozenNetwork(self._network, self._options.parameters, self._options.dtype)
         network.require_finite()
         batches = Batches(data, self._batch_size or FIRST_BATCH)
-        z, num_outputs = choose(
-            self._inducing, batches, network, self._likelihood, shared=self._options.shared
+        z, kernel_outputs = choose(
+            self._inducing,
+            batches,
+            network,
+            self._likelihood,
+            num_outputs=self._num_outputs,
+            shared=self._options.shared,
         )
-        state = State.without_data(
-            network, self._options, self._likelihood, num_outputs, z, self._batch_size
-        )
+        state = self._without_data(network, kernel_outputs, z)
         batches.size = state.batch_size
         sums = state.absorb(batches)
-        self._prior_precision, self._logit_scale = self._given_precision, 1.0
         trained_on = sums.gradient if self._options.mean == "network" else None
-        self._take_over(state.with_sums(sums, reference=trained_on))
+        self._start_with(state.with_sums(sums, reference=trained_on))
+        return self
+
+    @torch.inference_mode(False)
+    def fit_sites(self, sites: ValueSites) -> SFRPosterior:
+        """Freeze the network's weights, and take over what was known of f at other weights.
+
+        Args:
+            sites: of a posterior (:attr:`sites`), or of several, joined. They bring their
+                inducing inputs, and are read as they are: what the weights have changed of f
+                meanwhile is not in them.
+        """
+        network = FrozenNetwork(self._network, self._options.parameters, self._options.dtype)
+        network.require_finite()
+        z = network.prepare(sites.z, "inducing inputs")
+        state = self._without_data(network, network.bind(z), z)
+        if state.sums.weight.shape != sites.sums.weight.shape:
+            raise MismatchError(
+                f"expected sites of {len(state.sums.weight)} kernels, got "
+                f"{len(sites.sums.weight)}: build both posteriors with one output_kernel"
+            )
+        self._require_same("number of outputs", state.num_outputs == sites.num_outputs)
+        self._start_with(sites.to(network.device).at(state))
         return self
 
     @torch.inference_mode(False)
@@ -228,13 +257,26 @@ class SFRPosterior:
         return self
 
     @torch.inference_mode(False)
-    def grow_outputs(self, network: nn.Module) -> SFRPosterior:
+    def replace_inducing(self, z: Inputs) -> SFRPosterior:
+        """Exchange the inducing inputs: what was absorbed is projected onto the new ones.
+
+        Dropping some, what remains is exact; in new places f is what the old ones say of it.
+        """
+        state = self._state
+        self._take_over(state.replace_inducing(state.network.prepare(z, "inducing inputs")))
+        return self
+
+    @torch.inference_mode(False)
+    def grow_outputs(self, network: nn.Module | int) -> SFRPosterior:
         """Take over a network whose head has grown, its other weights unchanged.
 
         A shared kernel remains that of the first outputs; all else is as if the new classes had
-        been there from the start.
+        been there from the start. Linearised at the prior, such a posterior needs no grown network,
+        only the number of outputs.
         """
         state = self._state
+        if isinstance(network, int):
+            return self._grow_freely(whole("number of outputs", network))
         grown = FrozenNetwork(network, state.network.names, self._options.dtype)
         grown.require_finite()
         grown.check_grown_from(state.network)
@@ -253,6 +295,17 @@ class SFRPosterior:
             )
         self._take_over(state.add_outputs(grown, num_outputs, carry=carry))
         self._network = network
+        return self
+
+    def _grow_freely(self, num_outputs: int) -> SFRPosterior:
+        state = self._state
+        self._require_free_outputs(state.kernel_outputs, num_outputs)
+        if num_outputs < state.num_outputs:
+            raise MismatchError(
+                f"expected at least {state.num_outputs} outputs, got {num_outputs}: outputs can be "
+                f"added, not taken away"
+            )
+        self._take_over(state.add_outputs(state.network, num_outputs, carry=True))
         return self
 
     # Prediction ---------------------------------------------------------------------------------
@@ -353,6 +406,11 @@ class SFRPosterior:
     def inducing_inputs(self) -> Inputs:
         """Z."""
         return self._state.z
+
+    @property
+    def sites(self) -> ValueSites:
+        """What the data says about f at the inducing inputs, whatever the weights."""
+        return ValueSites.of(self._state)
 
     @property
     def num_outputs(self) -> int:
@@ -482,6 +540,31 @@ class SFRPosterior:
     @property
     def _default_link(self) -> str:
         return "map" if self._options.at_prior else "probit"
+
+    def _without_data(self, network: FrozenNetwork, kernel_outputs: int, z: Inputs) -> State:
+        num_outputs = self._num_outputs or kernel_outputs
+        self._require_free_outputs(kernel_outputs, num_outputs)
+        return State.without_data(
+            network,
+            self._options,
+            self._likelihood,
+            num_outputs,
+            kernel_outputs,
+            z,
+            self._batch_size,
+        )
+
+    def _require_free_outputs(self, kernel_outputs: int, num_outputs: int) -> None:
+        """Refuse a number of outputs other than the network's where the network speaks of them."""
+        if num_outputs != kernel_outputs and not self._options.outputs_are_free:
+            raise ArgumentError(
+                f"expected num_outputs to be the network's, {kernel_outputs}, got {num_outputs}: "
+                f"only a shared kernel with linearize_at='prior' speaks of other outputs"
+            )
+
+    def _start_with(self, state: State) -> None:
+        self._prior_precision, self._logit_scale = self._given_precision, 1.0
+        self._take_over(state)
 
     def _take_over(self, state: State) -> None:
         self._fitted = state

@@ -21,7 +21,7 @@ from sfr_cl.errors import DataError, SFRWarning
 from sfr_cl.inputs import Inputs, concat, leaves, length, tree_map
 from sfr_cl.kernel import InducingKernel, Kernel, TangentKernel
 from sfr_cl.likelihoods import Likelihood
-from sfr_cl.linalg import JITTER, cholesky, extend_cholesky, whiten
+from sfr_cl.linalg import JITTER, cholesky, extend_cholesky, transposed_product, whiten
 from sfr_cl.network import FrozenNetwork
 from sfr_cl.options import Options
 
@@ -70,11 +70,12 @@ class State:
         options: Options,
         likelihood: Likelihood,
         num_outputs: int,
+        kernel_outputs: int,
         z: Inputs,
         batch_size: int | None,
     ) -> State:
         """Z chosen and whitened, nothing absorbed."""
-        kernel = TangentKernel(network, num_outputs, options.shared, z)
+        kernel = TangentKernel(network, kernel_outputs, options.shared, z)
         size = choose_batch_size(kernel, network, length(z), batch_size)
         at_inducing = kernel.inducing(z, size)
         _warn_of_duplicates(at_inducing.gram)
@@ -85,7 +86,7 @@ class State:
             options=options,
             likelihood=likelihood,
             num_outputs=num_outputs,
-            kernel_outputs=num_outputs,
+            kernel_outputs=kernel_outputs,
             batch_size=size,
             z=z,
             factor=factor,
@@ -136,7 +137,7 @@ class State:
         total = DualSums.zeros(self.num_outputs, self.factor)
         for x, y in self.checked(batches):
             outputs, features, _ = self.features(x)
-            total = total + DualSums.of(features, self._sites(x, outputs, y))
+            total = total + DualSums.of(features, self.sites(x, outputs, y))
         if not all(torch.isfinite(value).all() for value in total.tensors()):
             raise DataError(
                 "expected data whose sums are finite, got an overflow: the inputs, the targets or "
@@ -144,7 +145,8 @@ class State:
             )
         return total
 
-    def _sites(self, x: Inputs, outputs: Tensor, y: Tensor) -> Sites:
+    def sites(self, x: Inputs, outputs: Tensor, y: Tensor) -> Sites:
+        """Gradient and curvature of a checked batch where it is linearised."""
         if self.options.at_prior:
             return Sites.at_prior(self.likelihood, y, self.num_outputs)
         # The mean "network" has the prior mean f - J w*, so that f~ = J w*; the others have zero.
@@ -169,6 +171,26 @@ class State:
         )
         state.__dict__["at_inducing"] = at_inducing
         return state
+
+    def replace_inducing(self, z: Inputs) -> State:
+        """Other inducing inputs, onto which what was absorbed is projected.
+
+        With u' = f(Z') and u = f(Z), B' = K(Z', Z) K^-1 B K^-1 K(Z, Z') and so on: in whitened
+        coordinates, A W A' with A = L'^-1 kappa(Z', Z) L^-T.
+        """
+        state = State.without_data(
+            self.network,
+            self.options,
+            self.likelihood,
+            self.num_outputs,
+            self.kernel_outputs,
+            z,
+            None,
+        )
+        _, features, _ = self.features(z)
+        onto = torch.linalg.solve_triangular(state.factor, features, upper=False)
+        reference = transposed_product(onto.mT, self.reference)
+        return state.with_sums(self.sums.seen_through(onto), reference)
 
     def add_outputs(self, network: FrozenNetwork, num_outputs: int, *, carry: bool) -> State:
         """A grown head. A shared kernel stays that of the first outputs."""
