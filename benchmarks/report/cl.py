@@ -55,8 +55,8 @@ def table(rows: list[dict[str, Any]]) -> Table:
         grid.add_column(name, justify="right", no_wrap=True)
     strategies = summary.strategies(rows)
     for strategy in strategies:
-        name = Text(strategy.name + (" †" if strategy.on_edge else ""))
-        grid.add_row(name, *cells(strategy))
+        label = Text(strategy.name + (" †" if strategy.on_edge else ""))
+        grid.add_row(label, *cells(strategy))
     if any(strategy.on_edge for strategy in strategies):
         grid.caption = "† best value on the edge of its validation grid"
     return grid
@@ -104,7 +104,7 @@ def _content(rows: Sequence[dict[str, Any]], strategies: list[Strategy]) -> dict
         "reliability": reliability,
         "ece": {s.name: numbers.plain(s.measures["ece"], 3) for s in strategies},
         "settings": [used for strategy in strategies for used in cl_settings.used(strategy)],
-        "matrix_width": 11 if experiences <= 6 else 17,
+        "matrix_width": 12 if experiences <= 6 else 17,
         "matrix_digits": 1 if experiences <= 6 else 0,
         "percent": _percent,
         "command": _command(rows, strategies),

@@ -5,12 +5,11 @@ from math import ceil
 from pathlib import Path
 
 from markupsafe import Markup
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from . import numbers, plots, svg
-from .style import RC, marks
+from .style import marks
 from .summary import Strategy
 
 Strategies = Sequence[Strategy]
@@ -30,7 +29,7 @@ CLOSE = 0.15
 
 def for_page(strategies: Strategies) -> dict[str, Markup]:
     """The pictures that show all strategies, by what they show; none of what no row has."""
-    with rc_context(RC):
+    with plots.drawing():
         figure = Figure((WIDE, TALL), layout="constrained")
         curves(figure.subplots(), strategies)
         text = "Lines: mean accuracy on the experiences seen, after each experience."
@@ -56,7 +55,7 @@ def for_page(strategies: Strategies) -> dict[str, Markup]:
 def reliability_for_page(strategies: Strategies) -> dict[str, Markup]:
     """A reliability diagram for each strategy that has one, by name."""
     pictures = {}
-    with rc_context(RC):
+    with plots.drawing():
         for i, strategy in enumerate(strategies):
             if strategy.reliability:
                 figure = Figure((SMALL, SMALL), layout="constrained")
@@ -70,7 +69,7 @@ def swatches(strategies: Strategies) -> dict[str, Markup]:
     """The line and marker of each strategy, by name."""
     looks = marks([strategy.name for strategy in strategies])
     pictures = {}
-    with rc_context(RC):
+    with plots.drawing():
         for i, (name, look) in enumerate(looks.items()):
             figure = Figure((0.45, 0.16))
             plots.swatch(figure.add_axes((0, 0, 1, 1)), look)
@@ -81,7 +80,7 @@ def swatches(strategies: Strategies) -> dict[str, Markup]:
 def write_pngs(out: Path, strategies: Strategies) -> list[Path]:
     """`accuracy.png`, `forgetting.png` and the others below: those there is data for."""
     reliable = [strategy for strategy in strategies if strategy.reliability]
-    with rc_context(RC):
+    with plots.drawing():
         figures = {
             "accuracy": _accuracy(strategies),
             "forgetting": _dots(strategies),
@@ -123,7 +122,7 @@ def dots(ax: Axes, strategies: Strategies, measure: str) -> None:
         for s in strategies
         if (spread := s.measures[measure])
     ]
-    plots.dots(ax, values, DOTS[measure])
+    plots.dots(ax, values, DOTS[measure], may_be_log=measure == "nlpd")
 
 
 def cost(ax: Axes, strategies: Strategies, measure: str) -> None:

@@ -58,14 +58,15 @@ def _used(name: str, seeds: list[int], settings: dict[str, Any]) -> Used:
 
 def _grid(entries: list[dict[str, Any]]) -> list[Tried]:
     scores = [entry.get("accuracy") for entry in entries]
-    best = max((score for score in scores if score is not None), default=None)
+    known = [score for score in scores if score is not None]
+    best = scores.index(max(known)) if known else None
     return [
         Tried(
             label=_label({key: value for key, value in entry.items() if key != "accuracy"}),
             accuracy=NONE if score is None else f"{100 * score:.1f}",
-            best=score is not None and score == best,
+            best=i == best,
         )
-        for entry, score in zip(entries, scores, strict=True)
+        for i, (entry, score) in enumerate(zip(entries, scores, strict=True))
     ]
 
 

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from sklearn.isotonic import isotonic_regression
 
@@ -44,7 +42,7 @@ def beside_axes(
 
     The axes take all the figure's height but the points `below` them.
     """
-    points_high = 72 * ax.figure.get_figheight() - below
+    points_high = 72 * ax.figure.bbox.height / ax.figure.dpi - below
     bottom, top = ax.get_ylim()
     starts = [(height - bottom) / (top - bottom) for height in heights]
     ends = spread(starts, 1.18 * SMALL / points_high, 0.0, 0.98)
@@ -64,16 +62,13 @@ def beside_points(
     A name that moved is led back to its point. The layout must be final: places are found
     in pixels.
     """
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    pixel = figure.dpi / 72
+    pixel = ax.figure.dpi / 72
     centres = [tuple(ax.transData.transform(point)) for point in xy]
     taken = [Bbox.from_bounds(x, y, 0, 0).padded(3.5 * pixel) for x, y in centres]
-    inside = ax.get_window_extent(renderer).padded(2 * pixel)
+    inside = ax.get_window_extent().padded(2 * pixel)
     for i in sorted(range(len(names)), key=lambda i: -centres[i][1]):
         text = ax.text(0, 0, names[i], fontsize=SMALL)
-        size = Text.get_window_extent(text, renderer)
+        size = text.get_window_extent()
         text.remove()
         others = taken[:i] + taken[i + 1 :]
         boxes = [

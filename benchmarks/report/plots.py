@@ -1,12 +1,14 @@
 """Kinds of plot, each drawn on axes it is given: for a page and for a PNG alike."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib import rc_context, rcdefaults, rcParams
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
@@ -20,8 +22,7 @@ from matplotlib.ticker import (
 from PIL import Image  # a dependency of matplotlib
 
 from . import labels
-from .numbers import NONE
-from .style import BLUE, COLD, FONT, GREY, HOT, Mark
+from .style import BLUE, COLD, FONT, GREY, HOT, RC, Mark
 from .summary import Reliability, Spread
 
 Array = npt.NDArray[np.float64]
@@ -29,7 +30,7 @@ HEAT = LinearSegmentedColormap.from_list("heat", [COLD.light, HOT.light])
 PLAIN = FuncFormatter(lambda value, _: f"{value:,g}")
 ROW = 17.0
 """Points per line of a dot plot."""
-AXIS = 44.0
+AXIS = 40.0
 """Points a horizontal axis and its label take."""
 
 
@@ -59,6 +60,15 @@ class Point:
     mark: Mark
     x: Spread
     y: Spread
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """All pictures are drawn inside: a reader's own matplotlibrc changes nothing."""
+    with rc_context():
+        rcdefaults()
+        rcParams.update(RC)
+        yield
 
 
 def fixed_axes(figure: Figure, count: int) -> list[Axes]:
@@ -101,7 +111,7 @@ def lines(ax: Axes, series: Sequence[Line]) -> None:
     )
 
 
-def dots(ax: Axes, values: Sequence[Dot], label: str) -> None:
+def dots(ax: Axes, values: Sequence[Dot], label: str, *, may_be_log: bool) -> None:
     """One line per method, the lowest on top: mean, and the range over seeds."""
     order = sorted(values, key=lambda dot: -dot.spread.mean)
     for height, dot in enumerate(order):
@@ -111,7 +121,7 @@ def dots(ax: Axes, values: Sequence[Dot], label: str) -> None:
     ax.set_yticks(range(len(order)), [dot.name for dot in order])
     ax.set_ylim(-0.6, len(order) - 0.4)
     lowest, highest = (f(dot.spread.mean for dot in order) for f in (min, max))
-    if 0 < lowest < highest / 20:
+    if may_be_log and 0 < lowest < highest / 20:
         _log_axis(ax)
         label += " (log scale)"
     elif lowest >= 0:
@@ -160,15 +170,18 @@ def reliability(ax: Axes, bins: Reliability) -> None:
 
 
 def heat(ax: Axes, matrix: Array) -> None:
-    """A matrix of shares, in percent in the cells."""
-    ax.imshow(matrix, cmap=HEAT, vmin=0, vmax=1, aspect="equal")
-    size = min(FONT, 68 / matrix.shape[1])
-    for (i, j), value in np.ndenumerate(matrix):
-        text = NONE if np.isnan(value) else f"{100 * value:.0f}"
-        ax.text(j, i, text, ha="center", va="center", fontsize=size)
-    ax.set_xticks(range(matrix.shape[1]), [str(j + 1) for j in range(matrix.shape[1])])
-    earlier = matrix.shape[1] - matrix.shape[0]
-    ax.set_yticks(range(matrix.shape[0]), [str(earlier + i + 1) for i in range(matrix.shape[0])])
+    """A matrix of shares, in percent in the cells; missing rows are those on top."""
+    side = matrix.shape[1]
+    square = np.full((side, side), np.nan)
+    square[side - matrix.shape[0] :] = matrix
+    ax.imshow(square, cmap=HEAT, vmin=0, vmax=1, aspect="equal")
+    size = min(FONT, 68 / side)
+    for (i, j), value in np.ndenumerate(square):
+        if not np.isnan(value):
+            ax.text(j, i, f"{100 * value:.0f}", ha="center", va="center", fontsize=size)
+    numbers = [str(i + 1) for i in range(side)]
+    ax.set_xticks(range(side), numbers)
+    ax.set_yticks(range(side), numbers)
     ax.grid(visible=False)
     ax.tick_params(length=0, labelsize=8)
     ax.spines[:].set_visible(False)

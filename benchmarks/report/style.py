@@ -111,7 +111,7 @@ def marks(names: Sequence[str]) -> dict[str, Mark]:
 FONT = 10.5
 """Points, in pictures drawn 360 points wide: still legible on a phone 360 pixels wide."""
 
-RC: dict[str, Any] = {
+RC: dict[Any, Any] = {
     "font.size": FONT,
     "axes.labelsize": FONT,
     "axes.titlesize": FONT,
@@ -136,6 +136,8 @@ RC: dict[str, Any] = {
     "ytick.major.size": 0,
     "lines.linewidth": 1.6,
     "lines.markeredgewidth": 1.1,
+    "figure.constrained_layout.w_pad": 0.07,
+    "figure.constrained_layout.h_pad": 0.05,
     "figure.facecolor": PAPER.light,
     "axes.facecolor": PAPER.light,
     "svg.fonttype": "none",  # text stays text: small, searchable, in the page's font
