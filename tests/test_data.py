@@ -1,5 +1,6 @@
 """Data: found, checked, or refused with the file's name."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,37 @@ def test_altered_cifar_files_are_named(nowhere: Path) -> None:
     folder.mkdir()
     (folder / "data_batch_1").write_bytes(b"not a batch")
     with pytest.raises(DataError, match="data_batch_1"):
+        data.load("cifar10", nowhere)
+
+
+def test_cifar_files_are_read(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of two images each, in the format of the real ones."""
+    from torchvision.datasets.utils import calculate_md5
+
+    folder = nowhere / "cifar-10-batches-py"
+    folder.mkdir()
+
+    def put(name: str, content: object) -> list[str]:
+        (folder / name).write_bytes(pickle.dumps(content))
+        return [name, calculate_md5(str(folder / name))]
+
+    def batch(name: str) -> list[str]:
+        pixels = np.zeros((2, 3072), np.uint8)
+        pixels[1, :1024] = 255  # a red image
+        return put(name, {"data": pixels, "labels": [4, 7]})
+
+    train = [batch(f"data_batch_{index}") for index in range(1, 6)]
+    monkeypatch.setattr(data.CIFAR10, "train_list", train)
+    monkeypatch.setattr(data.CIFAR10, "test_list", [batch("test_batch")])
+    name, checksum = put("batches.meta", {"label_names": list("abcdefghij")})
+    meta = {"filename": name, "key": "label_names", "md5": checksum}
+    monkeypatch.setattr(data.CIFAR10, "meta", meta)
+    loaded = data.load("cifar10", nowhere)
+    assert loaded.x_train.shape == (10, 3, 32, 32)
+    assert loaded.x_test[1].mean((1, 2)).tolist() == [1, 0, 0]
+    assert loaded.y_train.tolist() == [4, 7] * 5
+    (folder / "data_batch_3").write_bytes(b"altered")
+    with pytest.raises(DataError, match="data_batch_3"):
         data.load("cifar10", nowhere)
 
 

@@ -114,7 +114,8 @@ def _is_complete(idx_file: Path) -> bool:
 
 
 def _cifar10(name: str, data_root: Path | None) -> Data:
-    lists = [*CIFAR10.train_list, *CIFAR10.test_list]
+    meta = CIFAR10.meta["filename"], CIFAR10.meta["md5"]
+    lists = [*CIFAR10.train_list, *CIFAR10.test_list, meta]
     files = [Path(CIFAR10.base_folder, file) for file, _ in lists]
     root = _find(name, files, data_root, lambda root: CIFAR10(str(root), download=True))
     wrong = [

@@ -1,0 +1,31 @@
+"""`sfr-cl demo`: Split-Digits, class by class, our strategies against the field."""
+
+import argparse
+
+from rich.console import Console
+
+from . import run as cl
+from .runner import DONE
+
+COMMAND = "demo"
+STRATEGIES = "sfr,sfr-condition,ewc,replay,der++,naive,joint"
+MEMORY = 20
+NEXT = """What to try next:
+  sfr-cl cl --data mnist --memory 200    the same on Split-MNIST, every strategy
+  sfr-cl cl --help                       other data, your own too, and other scenarios
+  sfr-cl figure1                         new data absorbed without training, in a picture"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """No options besides `--out`."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the comparison; end with the table, the report, and what to try next: the exit code."""
+    parser = argparse.ArgumentParser()
+    cl.add_arguments(parser)
+    options = parser.parse_args(["--strategies", STRATEGIES, "--memory", str(MEMORY)])
+    status = cl.compare(cl.plan(options), arguments.out, COMMAND, resume=False)
+    if status == DONE:
+        Console().print(NEXT, soft_wrap=True, highlight=False, markup=False)
+    return status
