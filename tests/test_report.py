@@ -1,100 +1,271 @@
 """Reports hold what the rows say, whatever rows there are, and nothing from outside."""
 
-import json
 import re
-from collections.abc import Sequence
 from html.parser import HTMLParser
+from importlib.resources import files
+from io import StringIO
+from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 from PIL import Image
 from rich.console import Console
+from test_report_rows import CHARACTERS, Row, full_report, make_row, make_rows
 
-from sfr_cl.benchmarks.report import cl, labels, style, summary
+from sfr_cl.benchmarks.report import cl, cl_figures, labels, plots, style, summary
 from sfr_cl.errors import DataError
 
-Row = dict[str, Any]
-
-# Final accuracy, accuracy kept of an experience (1: nothing forgotten), seconds, stored per task.
-CHARACTERS = {
-    "sfr": (0.94, 0.96, 60.0, 1),
-    "sfr-condition": (0.958, 1.0, 11.0, 0),
-    "sfr-l2": (0.937, 0.95, 58.0, 1),
-    "replay+sfr": (0.95, 0.97, 75.0, 2),
-    "naive": (0.197, 0.0, 48.0, 0),
-    "joint": (0.962, 1.0, 75.0, 0),
-    "ewc": (0.199, 0.02, 55.0, 0),
-    "online-ewc": (0.198, 0.02, 54.0, 0),
-    "si": (0.197, 0.01, 52.0, 0),
-    "lwf": (0.22, 0.05, 57.0, 0),
-    "replay": (0.92, 0.93, 53.0, 1),
-    "der": (0.931, 0.94, 56.0, 1),
-    "der++": (0.941, 0.95, 54.0, 1),
-    "gdumb": (0.893, 0.95, 18.0, 1),
-    "agem": (0.70, 0.65, 64.0, 1),
-    "gem": (0.909, 0.92, 125.0, 1),
-}
-BINS = 15
+PICTURES = {"accuracy.png", "calibration.png", "cost.png", "forgetting.png", "matrices.png"}
 
 
-def make_row(strategy: str, seed: int, experiences: int = 5, memory: int = 200) -> Row:
-    """A row as `sfr-cl cl` would write it; its numbers are made up."""
-    final, kept, seconds, stores = CHARACTERS.get(strategy, (0.5, 0.5, 10.0, 0))
-    noise = np.random.default_rng([seed, *strategy.encode()])
-    step, on = np.indices((experiences, experiences))
-    known = np.where(on == step, 0.98, 0.98 * (1 - (1 - kept) * (1 - 0.3 ** (step - on))))
-    known = np.where(on > step, 0.02, known)
-    if final > 0.25:
-        known[-1] *= final / known[-1].mean()
-    matrix = np.clip(known + noise.normal(0, 0.008, known.shape), 0, 1)
-    if strategy == "joint":
-        matrix = matrix[-1:]
-    accuracy = float(matrix[-1].mean())
-    counts = noise.multinomial(10_000, np.linspace(0.2, 3, BINS) ** 3 / 200 + 1e-3, 1)[0]
-    counts[:2] = 0
-    confidence = (np.arange(BINS) + 0.5) / BINS
-    right = np.clip(confidence - (0.96 - accuracy) * confidence**2 * 0.9, 0, 1)
-    filled = counts > 0
-    ece = float((counts * abs(confidence - right)).sum() / counts.sum())
-    return {
-        "data": "mnist",
-        "scenario": "class",
-        "strategy": strategy,
-        "seed": seed,
-        "accuracy": accuracy,
-        "accuracy_matrix": matrix.tolist(),
-        "forgetting": float(0.98 * (1 - kept) + abs(noise.normal(0, 0.01))),
-        "nlpd": float(0.12 / accuracy**2.5 * noise.uniform(0.9, 1.1)),
-        "ece": ece,
-        "seconds": seconds * noise.uniform(0.95, 1.05),
-        "stored_samples": stores * memory * experiences,
-        "state_bytes": 1_075_240 + stores * memory * experiences * 3_136,
-        "reliability_confidence": [float(c) if f else None for c, f in zip(confidence, filled)],
-        "reliability_accuracy": [float(r) if f else None for r, f in zip(right, filled)],
-        "reliability_count": counts.tolist(),
-        "memory": memory,
-        "settings": make_settings(strategy, final),
-    }
+class Page(HTMLParser):
+    """A page, read: its tags with attributes, its text, and whether every tag is closed."""
+
+    VOID = ("br", "link", "meta")
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.source = path.read_text(encoding="utf-8")
+        self.feed(self.source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open[-1:]:
+            self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
 
 
-def make_settings(strategy: str, accuracy: float) -> dict[str, Any]:
-    settings: dict[str, Any] = {"optimizer": "Adam", "lr": 1e-4, "epochs": 5, "batch": 32}
-    if "ewc" in strategy:
-        grid = [{"value": 10.0**k, "accuracy": accuracy - 0.001 * (4 - k)} for k in range(5)]
-        return settings | {"ewc_lambda": 1e4, "source": "tuned", "grid": grid, "edge": True}
-    if strategy.startswith("der"):
-        pairs = [(a, b) for a in (0.1, 0.3, 1.0) for b in (0.3, 0.5)]
-        grid = [
-            {"values": {"alpha": a, "beta": b}, "accuracy": accuracy - abs(a - 0.3) / 10}
-            for a, b in pairs
-        ]
-        return settings | {"alpha": 0.3, "beta": 0.5, "source": "tuned", "grid": grid}
-    if strategy.startswith("sfr"):
-        return settings | {"tau": 0.5, "source": "published"}
-    return settings | {"source": "default"}
+def terminal_text(rows: list[Row]) -> str:
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(cl.table(rows))
+    return console.export_text()
 
 
-def make_rows(strategies: Sequence[str], seeds: int = 3, **options: int) -> list[Row]:
-    return [make_row(name, seed, **options) for name in strategies for seed in range(seeds)]
+@pytest.fixture(scope="module")
+def full_rows() -> list[Row]:
+    return make_rows(list(CHARACTERS))
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return full_report(tmp_path_factory).parent
+
+
+@pytest.fixture(scope="module")
+def page(out: Path) -> Page:
+    return Page(out / "report.html")
+
+
+def test_page_is_one_small_whole_file(out: Path, page: Page) -> None:
+    assert page.open == []
+    assert 100_000 < (out / "report.html").stat().st_size < 1_500_000
+    assert not list(out.glob("*.part"))
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = [a[key] or "" for _, a in page.tags for key in ("href", "src") if key in a]
+    assert links
+    assert all(link == "data:," or link.removeprefix("#") in ids for link in links)
+    assert not re.search(r"https?:|url\((?!#)|@import|<script", page.source)
+
+
+def test_page_is_accessible(page: Page) -> None:
+    assert page.all("html") == [{"lang": "en"}]
+    assert len(page.all("title")) == len(page.all("h1")) == 1
+    assert len(page.all("h2")) == 8
+    assert all(attributes.get("scope") in ("col", "row") for attributes in page.all("th"))
+    assert all(a["role"] == "img" and "aria-label" in a for a in page.all("svg"))
+    sections = [attributes["aria-labelledby"] for attributes in page.all("section")]
+    assert sections == [attributes["id"] for attributes in page.all("h2")]
+
+
+def test_page_and_terminal_show_the_means(full_rows: list[Row], page: Page) -> None:
+    terminal = terminal_text(full_rows)
+    for name in CHARACTERS:
+        rows = [row for row in full_rows if row["strategy"] == name]
+        accuracy = [100 * row["accuracy"] for row in rows]
+        shown = f"{np.mean(accuracy):.1f} ± {np.std(accuracy, ddof=1):.1f}"
+        nlpd = f"{np.mean([row['nlpd'] for row in rows]):.2f}"
+        assert re.search(rf"{re.escape(name)}†?\s+{shown}\s", page.text)
+        assert re.search(rf"{re.escape(name)}[ †]+{shown} .* {nlpd} ", terminal)
+
+
+def test_terminal_table_fits_80_columns(full_rows: list[Row]) -> None:
+    text = terminal_text(full_rows)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "…" not in text
+
+
+def test_values_on_the_edge_of_a_grid_are_marked(full_rows: list[Row], page: Page) -> None:
+    assert {"ewc†", "online-ewc†"} == set(re.findall(r"[\w+-]+†", page.text))
+    assert "edge of the grid" in page.text
+    assert set(re.findall(r"([\w+-]+) †", terminal_text(full_rows))) == {"ewc", "online-ewc"}
+    assert "†" not in terminal_text(make_rows(["sfr", "naive"]))
+
+
+def test_matrices_and_grids_are_on_the_page(full_rows: list[Row], page: Page) -> None:
+    matrices = [row["accuracy_matrix"] for row in full_rows if row["strategy"] == "gem"]
+    for value in 100 * np.mean(matrices, 0).ravel():
+        assert f">{value:.1f}<" in page.source
+    assert "5 tried, best on the edge" in page.text
+    assert "alpha 0.3, beta 0.5" in page.text
+
+
+def test_page_names_environment_and_command(page: Page) -> None:
+    assert "torch threads" in page.text
+    assert "--seeds 0,1,2 --memory 200" in page.text
+
+
+def test_pictures_are_readable_pictures(out: Path) -> None:
+    assert {path.name for path in out.glob("*.png")} == PICTURES
+    for path in out.glob("*.png"):
+        assert 20_000 < path.stat().st_size < 400_000
+        with Image.open(path) as picture:
+            assert 1900 <= picture.width <= 2100
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param([make_row("sfr", 0)], id="one row"),
+        pytest.param([make_row("joint", 1)], id="joint only"),
+        pytest.param([*make_rows(["sfr"]), make_row("ewc", 2)], id="interrupted"),
+        pytest.param(make_rows(["sfr", "naive"], 1, experiences=10), id="ten experiences"),
+        pytest.param(make_rows(["sfr", "naive"], 1, experiences=1), id="one experience"),
+        pytest.param(make_rows(["mine", "yours", "sfr"], 1), id="unknown names"),
+        pytest.param([make_row("sfr", 0) | {"nlpd": None, "seconds": None}], id="missing measures"),
+        pytest.param(
+            [make_row("sfr", 0) | {"stored_samples": 60_000}, make_row("gem", 0)], id="log"
+        ),
+    ],
+)
+def test_any_rows_make_a_page(rows: list[Row], tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "report.html"
+    assert cl.write(path.parent, rows) == path
+    page = Page(path)
+    assert page.open == []
+    assert "nan" not in page.text.lower().split()
+    for row in rows:
+        assert row["strategy"] in page.text
+        assert row["strategy"] in terminal_text(rows)
+
+
+def test_measures_no_row_has_are_left_out(tmp_path: Path) -> None:
+    gone = dict.fromkeys(["forgetting", "nlpd", "ece", "seconds", "stored_samples", "state_bytes"])
+    row = make_row("sfr", 0) | gone | {"reliability_count": None}
+    page = Page(cl.write(tmp_path, [row]))
+    ids = [attributes["id"] for attributes in page.all("section")]
+    assert ids == ["results", "accuracy", "matrices", "settings", "environment"]
+    assert {path.name for path in tmp_path.glob("*.png")} == {"accuracy.png", "matrices.png"}
+
+
+def test_no_rows_make_a_page_that_says_so(tmp_path: Path) -> None:
+    page = Page(cl.write(tmp_path, []))
+    assert page.open == []
+    assert "nothing to show" in page.text
+    assert cl.table([]).row_count == 0
+
+
+def test_what_comes_from_data_is_text(tmp_path: Path) -> None:
+    evil = "<script>alert('a')</script> & $x_1$ [red]"
+    row = make_row("sfr", 0) | {"strategy": evil, "data": evil, "scenario": evil}
+    row["settings"] = {evil: evil, "source": evil, "grid": [{evil: evil, "accuracy": 0.5}]}
+    page = Page(cl.write(tmp_path, [row]))
+    assert page.open == []
+    assert not page.all("script")
+    assert page.text.count(evil) > 10
+    assert "[red]$x$" in terminal_text([row | {"strategy": "[red]$x$"}])
+
+
+def test_refused_rows_leave_no_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError):
+        cl.write(tmp_path / "out", [make_row("sfr", 0), make_row("sfr", 0)])
+    assert not (tmp_path / "out").exists()
+
+
+def test_templates_are_in_the_package() -> None:
+    names = {path.name for path in files("sfr_cl.benchmarks.report").iterdir()}
+    assert {"page.html", "page.css", "cl.html"} <= names
+
+
+def test_names_of_points_do_not_overlap(full_rows: list[Row]) -> None:
+    strategies = summary.strategies(full_rows)
+    for measure in cl_figures.COSTS:
+        with plots.drawing():
+            figure = Figure((cl_figures.WIDE, cl_figures.TALL))
+            (ax,) = plots.fixed_axes(figure, 1)
+            cl_figures.cost(ax, strategies, measure)
+            figure.draw_without_rendering()
+            boxes = {text.get_text(): Text.get_window_extent(text) for text in ax.texts}
+        assert set(boxes) == set(CHARACTERS)
+        hits = [pair for pair in combinations(boxes, 2) if boxes[pair[0]].overlaps(boxes[pair[1]])]
+        assert not hits
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_spread_keeps_order_and_distance(seed: int) -> None:
+    values = np.random.default_rng(seed).beta(0.3, 0.3, 16)
+    places = np.array(labels.spread(values.tolist(), 0.05, 0.0, 1.0))
+    order = np.argsort(values)
+    assert np.diff(places[order]).min() > 0.05 - 1e-5
+    assert places.min() >= 0
+    assert places.max() <= 1 + 1e-5
+
+
+def test_spread_leaves_what_is_far_apart() -> None:
+    assert labels.spread([0.9, 0.1, 0.5], 0.1, 0.0, 1.0) == [0.9, 0.1, 0.5]
+    crowded = labels.spread([0.5] * 30, 0.1, 0.0, 1.0)  # more than there is room for
+    assert np.diff(sorted(crowded)) == pytest.approx(1 / 29, abs=1e-5)
+
+
+def test_no_two_strategies_look_alike() -> None:
+    looks = style.marks(list(CHARACTERS)).values()
+    assert len({(look.marker, look.filled) for look in looks}) == len(CHARACTERS) == 16
+    mixed = style.marks(["sfr", "mine", "yours"]).values()
+    assert len({(look.marker, look.filled) for look in mixed}) == 3
+    assert len(style.marks([f"mine {i}" for i in range(40)])) == 40
+
+
+def contrast(one: str, other: str) -> float:
+    """The ratio of WCAG 2."""
+
+    def luminance(colour: str) -> float:
+        parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    low, high = sorted([luminance(one), luminance(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_colours_stand_out(mode: str, page: Page) -> None:
+    shades = {colour.name: getattr(colour, mode) for colour in style.COLOURS}
+    for look in style.MARKS.values():
+        assert contrast(shades[look.colour.name], shades["paper"]) >= 3
+    for behind in ("paper", "cold", "hot"):
+        assert contrast(shades["ink"], shades[behind]) >= 4.5
+    blocks = re.findall(r":root \{([^}]*--soft[^}]*)\}", page.source)
+    css = dict(re.findall(r"--(\w+): (#\w+)", blocks[mode == "dark"]))
+    for text in ("quiet", "link", "warn"):
+        assert contrast(css[text], shades["paper"]) >= 4.5
+    assert contrast(shades["ink"], css["bar"]) >= 4.5
+    assert contrast(shades["ink"], css["soft"]) >= 4.5

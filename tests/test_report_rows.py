@@ -1,0 +1,217 @@
+"""Rows are gathered by strategy without loss; rows that don't belong together are refused."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sfr_cl.benchmarks.report import cl, cl_settings, summary
+from sfr_cl.errors import DataError
+
+Row = dict[str, Any]
+
+# Final accuracy, accuracy kept of an experience (1: nothing forgotten), seconds, stored per task.
+CHARACTERS = {
+    "sfr": (0.94, 0.96, 60.0, 1),
+    "sfr-condition": (0.958, 1.0, 11.0, 0),
+    "sfr-l2": (0.937, 0.95, 58.0, 1),
+    "replay+sfr": (0.95, 0.97, 75.0, 2),
+    "naive": (0.197, 0.0, 48.0, 0),
+    "joint": (0.962, 1.0, 75.0, 0),
+    "ewc": (0.199, 0.02, 55.0, 0),
+    "online-ewc": (0.198, 0.02, 54.0, 0),
+    "si": (0.197, 0.01, 52.0, 0),
+    "lwf": (0.22, 0.05, 57.0, 0),
+    "replay": (0.92, 0.93, 53.0, 1),
+    "der": (0.931, 0.94, 56.0, 1),
+    "der++": (0.941, 0.95, 54.0, 1),
+    "gdumb": (0.893, 0.95, 18.0, 1),
+    "agem": (0.70, 0.65, 64.0, 1),
+    "gem": (0.909, 0.92, 125.0, 1),
+}
+BINS = 15
+
+
+def make_row(strategy: str, seed: int, experiences: int = 5, memory: int = 200) -> Row:
+    """A row as `sfr-cl cl` would write it; its numbers are made up."""
+    final, kept, seconds, stores = CHARACTERS.get(strategy, (0.5, 0.5, 10.0, 0))
+    noise = np.random.default_rng([seed, *strategy.encode()])
+    step, on = np.indices((experiences, experiences))
+    known = np.where(on == step, 0.98, 0.98 * (1 - (1 - kept) * (1 - 0.3 ** (step - on))))
+    known = np.where(on > step, 0.02, known)
+    if final > 0.25:
+        known[-1] *= final / known[-1].mean()
+    matrix = np.clip(known + noise.normal(0, 0.008, known.shape), 0, 1)
+    if strategy == "joint":
+        matrix = matrix[-1:]
+    accuracy = float(matrix[-1].mean())
+    counts = noise.multinomial(10_000, np.linspace(0.2, 3, BINS) ** 3 / 200 + 1e-3, 1)[0]
+    counts[:2] = 0
+    confidence = (np.arange(BINS) + 0.5) / BINS
+    right = np.clip(confidence - (0.96 - accuracy) * confidence**2 * 0.9, 0, 1)
+    filled = counts > 0
+    ece = float((counts * abs(confidence - right)).sum() / counts.sum())
+    return {
+        "data": "mnist",
+        "scenario": "class",
+        "strategy": strategy,
+        "seed": seed,
+        "accuracy": accuracy,
+        "accuracy_matrix": matrix.tolist(),
+        "forgetting": float(0.98 * (1 - kept) + abs(noise.normal(0, 0.01))),
+        "nlpd": float(0.12 / accuracy**2.5 * noise.uniform(0.9, 1.1)),
+        "ece": ece,
+        "seconds": seconds * noise.uniform(0.95, 1.05),
+        "stored_samples": stores * memory * experiences,
+        "state_bytes": 1_075_240 + stores * memory * experiences * 3_136,
+        "reliability_confidence": np.where(filled, confidence, None).tolist(),
+        "reliability_accuracy": np.where(filled, right, None).tolist(),
+        "reliability_count": counts.tolist(),
+        "memory": memory,
+        "settings": make_settings(strategy, final),
+    }
+
+
+def make_settings(strategy: str, accuracy: float) -> dict[str, Any]:
+    settings: dict[str, Any] = {"optimizer": "Adam", "lr": 1e-4, "epochs": 5, "batch": 32}
+    if "ewc" in strategy:
+        grid = [{"value": 10.0**k, "accuracy": accuracy - 0.001 * (4 - k)} for k in range(5)]
+        return settings | {"ewc_lambda": 1e4, "source": "tuned", "grid": grid, "edge": True}
+    if strategy.startswith("der"):
+        pairs = [(a, b) for a in (0.1, 0.3, 1.0) for b in (0.3, 0.5)]
+        grid = [
+            {"values": {"alpha": a, "beta": b}, "accuracy": accuracy - abs(a - 0.3) / 10}
+            for a, b in pairs
+        ]
+        return settings | {"alpha": 0.3, "beta": 0.5, "source": "tuned", "grid": grid}
+    if strategy.startswith("sfr"):
+        return settings | {"tau": 0.5, "source": "published"}
+    return settings | {"source": "default"}
+
+
+def make_rows(strategies: Sequence[str], seeds: int = 3, **options: int) -> list[Row]:
+    return [make_row(name, seed, **options) for name in strategies for seed in range(seeds)]
+
+
+def full_report(factory: pytest.TempPathFactory) -> Path:
+    """A report with every strategy, written once for all tests."""
+    folder = factory.getbasetemp() / "full-report"
+    page = folder / "report.html"
+    return page if page.exists() else cl.write(folder, make_rows(list(CHARACTERS)))
+
+
+def one(rows: list[Row]) -> summary.Strategy:
+    (strategy,) = summary.strategies(rows)
+    return strategy
+
+
+def test_best_come_first() -> None:
+    strategies = summary.strategies(make_rows(["naive", "sfr", "joint", "ewc"]))
+    means = [strategy.measures["accuracy"].mean for strategy in strategies]
+    assert means == sorted(means, reverse=True)
+    assert strategies[0].name == "joint"
+
+
+def test_measures_are_over_seeds() -> None:
+    rows = make_rows(["sfr"])
+    for measure, spread in one(rows).measures.items():
+        values = [row[measure] for row in rows]
+        assert spread.mean == pytest.approx(sum(values) / 3)
+        assert spread.sd == pytest.approx(np.std(values, ddof=1))
+        assert (spread.low, spread.high) == (min(values), max(values))
+
+
+def test_one_seed_has_no_deviation_and_missing_values_are_left_out() -> None:
+    rows = make_rows(["sfr"], 2)
+    rows[0]["nlpd"] = None
+    rows[0]["ece"] = rows[1]["ece"] = None
+    measures = one(rows).measures
+    assert measures["nlpd"] == summary.Spread.of([rows[1]["nlpd"]])
+    assert measures["nlpd"].sd is None
+    assert measures["ece"] is None
+
+
+def test_curve_is_the_mean_over_experiences_seen() -> None:
+    rows = make_rows(["replay"])
+    for i, value in enumerate(one(rows).curve):
+        seen = [row["accuracy_matrix"][i][j] for row in rows for j in range(i + 1)]
+        assert value == pytest.approx(sum(seen) / len(seen))
+
+
+def test_training_once_is_a_curve_of_its_end() -> None:
+    rows = make_rows(["joint"])
+    assert len(rows[0]["accuracy_matrix"]) == 1
+    assert one(rows).curve == pytest.approx([np.mean([row["accuracy"] for row in rows])])
+
+
+def test_reliability_pools_the_predictions_of_all_seeds() -> None:
+    rows = make_rows(["agem"])
+    rows[0]["reliability_count"][-1] = 0  # empty for one seed only
+    rows[0]["reliability_accuracy"][-1] = rows[0]["reliability_confidence"][-1] = None
+    bins = one(rows).reliability
+    total = sum(sum(row["reliability_count"]) for row in rows)
+    expected = []
+    for b in range(BINS):
+        count = sum(row["reliability_count"][b] for row in rows)
+        right = sum(
+            row["reliability_count"][b] * (row["reliability_accuracy"][b] or 0) for row in rows
+        )
+        if count:
+            expected.append((right / count, count / total))
+    assert len(expected) == BINS - 2
+    np.testing.assert_allclose(np.stack([bins.accuracy, bins.share], 1), expected)
+
+
+def test_rows_without_bins_have_no_reliability() -> None:
+    rows = make_rows(["sfr"])
+    for row in rows:
+        row["reliability_count"] = [0] * BINS
+    assert one(rows).reliability is None
+    del rows[0]["reliability_count"], rows[1]["reliability_count"], rows[2]["reliability_count"]
+    assert one(rows).reliability is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": "fmnist"}, "one data set and scenario.*one report for each"),
+        ({"scenario": "task"}, "one data set and scenario.*one report for each"),
+        ({"seed": 0}, "one row per strategy and seed, got 2 of .'sfr', 0.: write runs"),
+        ({"accuracy_matrix": [[1.0]]}, "matrices of one shape for sfr"),
+    ],
+)
+def test_rows_that_do_not_belong_together_are_refused(change: Row, message: str) -> None:
+    rows = make_rows(["sfr"], 2)
+    with pytest.raises(DataError, match=message):
+        summary.strategies([rows[0], rows[1] | change])
+
+
+def test_settings_are_listed_once_unless_seeds_differ() -> None:
+    rows = make_rows(["sfr"])
+    (used,) = cl_settings.used(one(rows))
+    assert used.seeds == []
+    assert used.source == "published"
+    assert ("tau", "0.5") in used.values
+    rows[1]["settings"] = rows[1]["settings"] | {"tau": 1.0}
+    assert [used.seeds for used in cl_settings.used(one(rows))] == [[0, 2], [1]]
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "edge"), [("ewc", "10000", True), ("der++", "alpha 0.3, beta 0.3", False)]
+)
+def test_best_of_a_grid_is_marked(name: str, label: str, edge: bool) -> None:
+    strategy = one(make_rows([name]))
+    (used,) = cl_settings.used(strategy)
+    assert [tried.label for tried in used.grid if tried.best] == [label]
+    assert used.edge is edge
+    assert strategy.on_edge is edge
+
+
+def test_settings_may_be_missing() -> None:
+    row = make_row("sfr", 0)
+    del row["settings"]
+    strategy = one([row])
+    (used,) = cl_settings.used(strategy)
+    assert (used.values, used.grid, used.edge, strategy.on_edge) == ([], [], False, False)
