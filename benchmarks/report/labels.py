@@ -71,14 +71,26 @@ def beside_points(
         size = text.get_window_extent()
         text.remove()
         others = taken[:i] + taken[i + 1 :]
-        boxes = [
-            (_box(centres[i], size, side, lift, pixel), side, lift) for side, lift in _candidates()
-        ]
-        box, side, lift = min(
-            boxes, key=lambda choice: _cost(choice[0], others, inside) + abs(choice[2])
-        )
+        side, lift = _place(centres[i], size, others, inside, pixel)
         _annotate(ax, names[i], xy[i], looks[i], side, lift)
-        taken.append(box)
+        taken.append(_box(centres[i], size, side, lift, pixel))
+
+
+def _place(
+    centre: tuple[float, ...], size: Bbox, others: Sequence[Bbox], inside: Bbox, pixel: float
+) -> tuple[int, float]:
+    """The nearest side and lift that are free, or those in the way of the fewest."""
+    least, best = np.inf, (1, 0.0)
+    for side, lift in _candidates():
+        box = _box(centre, size, side, lift, pixel)
+        outside = box.x0 < inside.x0 or box.x1 > inside.x1
+        outside |= box.y0 < inside.y0 or box.y1 > inside.y1
+        hits = outside + sum(box.overlaps(other) for other in others)
+        if hits < least:
+            least, best = hits, (side, lift)
+        if hits == 0:
+            break
+    return best
 
 
 def _away(lift: float) -> float:
@@ -91,13 +103,6 @@ def _box(centre: tuple[float, ...], size: Bbox, side: int, lift: float, pixel: f
     near, y = centre[0] + side * _away(lift) * pixel, centre[1] + lift * pixel
     left = near if side > 0 else near - size.width
     return Bbox.from_bounds(left, y - size.height / 2, size.width, size.height)
-
-
-def _cost(box: Bbox, others: Sequence[Bbox], inside: Bbox) -> float:
-    """In points of distance: anything is better than one name on another or outside the axes."""
-    hits = sum(box.overlaps(other) for other in others)
-    outside = box.x0 < inside.x0 or box.x1 > inside.x1 or box.y0 < inside.y0 or box.y1 > inside.y1
-    return 1000.0 * (hits + outside)
 
 
 def _candidates() -> list[tuple[int, float]]:

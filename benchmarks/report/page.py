@@ -12,6 +12,7 @@ from .. import results
 from .style import variables
 
 FOLDER = Path(__file__).parent
+STYLES = ("page.css", "print.css")
 TEMPLATES = Environment(
     loader=FileSystemLoader(FOLDER),
     autoescape=True,  # whatever comes from data is text, never markup
@@ -24,7 +25,7 @@ TEMPLATES = Environment(
 def write(path: Path, template: str, content: Mapping[str, Any]) -> Path:
     """Fill `template`, which extends `page.html`, and write it; readers never meet half a page."""
     text = TEMPLATES.get_template(template).render(
-        css=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
+        css=Markup("".join((FOLDER / name).read_text(encoding="utf-8") for name in STYLES)),
         light=Markup(variables("light")),
         dark=Markup(variables("dark")),
         environment=_environment(),

@@ -197,7 +197,7 @@ def swatch(ax: Axes, mark: Mark) -> None:
 def save_png(figure: Figure, path: Path) -> Path:
     """Write 256 colours: a third of the size, and no difference to see."""
     pixels = BytesIO()
-    figure.savefig(pixels, format="png", dpi=200)
+    figure.savefig(pixels, format="png", dpi=200, pil_kwargs={"compress_level": 0})
     Image.open(pixels).convert("RGB").quantize(256).save(path, optimize=True)
     return path
 
