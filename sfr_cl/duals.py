@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from sfr_cl.errors import DataError
 from sfr_cl.likelihoods import Likelihood
 from sfr_cl.linalg import sites, transposed_product, transposed_solve
 
@@ -119,6 +120,14 @@ class DualSums:
 
     def __mul__(self, factor: float) -> DualSums:
         return DualSums(*(value * factor for value in self.tensors()))
+
+    def require_finite(self) -> None:
+        """Refuse sums that have overflowed."""
+        if not all(torch.isfinite(value).all() for value in self.tensors()):
+            raise DataError(
+                "expected data whose sums are finite, got an overflow: the inputs, the targets or "
+                "the network's outputs are too large"
+            )
 
     def tensors(self) -> list[Tensor]:
         """The sums in the order of the fields."""

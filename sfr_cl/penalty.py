@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from sfr_cl.errors import ArgumentError, MismatchError
 from sfr_cl.evidence import SEEN
-from sfr_cl.inputs import Inputs, length, prepare
+from sfr_cl.inputs import Inputs, leaves, length, prepare
 from sfr_cl.linalg import sites
 from sfr_cl.network import eval_mode, run
 from sfr_cl.state import State
@@ -22,35 +22,61 @@ class Penalty:
     z: Inputs
     targets: Tensor
     """f(Z; w*), ``[M, C]``."""
-    sites: Tensor
-    """P, ``[K, M, M]``."""
-    seen: Tensor
-    """Outputs that data has spoken of, ``[C]``; the others are pinned by the identity."""
+    held: Tensor
+    """Indices of the outputs that data has spoken of, ``[H]``; the others are pinned."""
+    precision: Tensor
+    """P of the outputs held, ``[H, M, M]``, or one for all, ``[1, M, M]``."""
+    pin: float = 1.0
+    """P of the other outputs, times the identity."""
 
     @staticmethod
     def of(state: State, weight: Tensor) -> Penalty:
         """The penalty of a state whose sums read as W = ``weight``."""
-        seen = state.sums.seen > SEEN
-        return Penalty(state.z, state.network(state.z), sites(state.factor, weight), seen)
+        held = (state.sums.seen > SEEN).nonzero()[:, 0]
+        precision = sites(state.factor, weight)
+        if len(precision) > 1:
+            precision = precision[held]
+        return Penalty(state.z, state.network(state.z), held, precision)
 
-    def __call__(self, network: nn.Module) -> Tensor:
-        """The penalty of a network's current weights, differentiable with respect to them."""
+    @property
+    def pinned(self) -> Tensor:
+        """Indices of the outputs that no data has spoken of."""
+        free = torch.ones(self.targets.shape[1], dtype=torch.bool, device=self.held.device)
+        free[self.held] = False
+        return free.nonzero()[:, 0]
+
+    def like(self, network: nn.Module) -> Penalty:
+        """The same on the device and in the precision of a network's parameters."""
         if not isinstance(network, nn.Module) or not any(True for _ in network.parameters()):
             raise ArgumentError(
                 f"expected a torch.nn.Module with parameters, got {type(network).__name__}"
             )
         parameter = next(network.parameters())
+        device, dtype = parameter.device, parameter.dtype
+        floats = [leaf for _, leaf in leaves(self.z) if leaf.is_floating_point()]
+        if all(x.device == device and x.dtype == dtype for x in [self.targets, *floats]):
+            return self
+        return replace(
+            self,
+            z=prepare(self.z, device, dtype),
+            targets=self.targets.to(device, dtype),
+            held=self.held.to(device),
+            precision=self.precision.to(device, dtype),
+        )
+
+    def __call__(self, network: nn.Module) -> Tensor:
+        """The penalty of a network's current weights, differentiable with respect to them."""
+        mine = self.like(network)
         with eval_mode(network):
-            outputs = run(network, prepare(self.z, parameter.device, parameter.dtype))
-        if outputs.shape[1] < len(self.seen):
+            outputs = run(network, mine.z)
+        known = mine.targets.shape[1]
+        if outputs.shape[1] < known:
             raise MismatchError(
-                f"expected a network with at least {len(self.seen)} outputs, got {outputs.shape[1]}"
+                f"expected a network with at least {known} outputs, got {outputs.shape[1]}"
             )
-        targets = self.targets.to(outputs.device)
-        change = outputs[:, : len(self.seen)].to(targets.dtype) - targets
-        precision, seen = self.sites.to(outputs.device), self.seen.to(outputs.device)
-        columns = change.mT[:, :, None]
-        held = (columns * (precision @ columns)).sum((1, 2))
-        pinned = change.square().sum(0)
-        total = torch.where(seen, held, pinned).sum() / (2 * length(self.z))
-        return total.to(outputs.dtype)
+        change = outputs[:, :known] - mine.targets
+        columns = change[:, mine.held].mT[:, :, None]
+        total = (columns * (mine.precision @ columns)).sum()
+        if len(mine.held) < known:
+            total = total + self.pin * change[:, mine.pinned].square().sum()
+        return total / (2 * length(mine.z))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, MultivariateNormal, Normal
 
 from sfr_cl import files, likelihoods, prediction, snapshot, tuning
+from sfr_cl.absorption import Absorption
 from sfr_cl.duals import DualSums
 from sfr_cl.errors import ArgumentError, DataError, MismatchError, NotFittedError
 from sfr_cl.evidence import SEEN
@@ -176,6 +177,10 @@ class SFRPosterior:
         state = self._state
         self._take_over(state.with_sums(state.sums + self._sums(data)))
         return self
+
+    def absorption(self) -> Absorption:
+        """A pass over data that is predicted before it is absorbed, batch by batch."""
+        return Absorption(self)
 
     @torch.inference_mode(False)
     def forget(self, data: Data, *, weight: float = 1.0) -> SFRPosterior:
@@ -389,10 +394,15 @@ class SFRPosterior:
         precision (unless a noise is learned with it). The published curvature is that of
         ``linearize_at="network"``.
         """
+        self._penalty = self.as_penalty().like(network)
+        return self._penalty(network)
+
+    def as_penalty(self) -> Penalty:
+        """The regulariser by itself: what it needs of the posterior, and no more."""
         if self._penalty is None:
             self._require_data()
             self._penalty = Penalty.of(self._state, self._solution.weight)
-        return self._penalty(network)
+        return self._penalty
 
     # State --------------------------------------------------------------------------------------
 
@@ -510,6 +520,11 @@ class SFRPosterior:
             ) from error
         self._take_over(moved)
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copies: all but what is computed from the rest."""
+        caches = {"_solved": None, "_direction": None, "_penalty": None}
+        return {**self.__dict__, **caches}
 
     def __repr__(self) -> str:
         what = f"SFRPosterior({self._likelihood.name!r}"

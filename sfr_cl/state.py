@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -63,6 +63,10 @@ class State:
     def at_inducing(self) -> InducingKernel:
         """kappa with one side fixed at Z."""
         return self.kernel.inducing(self.z, self.batch_size)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: kernels are made anew when they are needed."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @staticmethod
     def without_data(
@@ -138,11 +142,7 @@ class State:
         for x, y in self.checked(batches):
             outputs, features, _ = self.features(x)
             total = total + DualSums.of(features, self.sites(x, outputs, y))
-        if not all(torch.isfinite(value).all() for value in total.tensors()):
-            raise DataError(
-                "expected data whose sums are finite, got an overflow: the inputs, the targets or "
-                "the network's outputs are too large"
-            )
+        total.require_finite()
         return total
 
     def sites(self, x: Inputs, outputs: Tensor, y: Tensor) -> Sites:

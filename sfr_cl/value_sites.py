@@ -1,8 +1,8 @@
 """What data says about the values of f at the inducing inputs, whatever the weights.
 
 A posterior's sums are a Gaussian factor exp(h'u - u'Pu/2) on u = f(Z) for each output, with
-h = K^-1 eta and P = K^-1 B K^-1. At other weights, with another kernel K', they read as B' = K' P K'
-and eta' = K' h: that is how a posterior outlives the weights it was made at.
+h = K^-1 eta and P = K^-1 B K^-1. At other weights, with another kernel K', they read as
+B' = K' P K' and eta' = K' h: that is how a posterior outlives the weights it was made at.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sfr_cl.duals import DualSums
 from sfr_cl.errors import MismatchError
-from sfr_cl.inputs import Inputs, concat, tree_map
+from sfr_cl.inputs import Inputs, concat, leaves, length, tree_map
 from sfr_cl.linalg import transposed_product, transposed_solve
 from sfr_cl.state import State
 
@@ -29,6 +29,15 @@ class ValueSites:
     """In the coordinates of u."""
     reference: Tensor
     """alpha of the data the network was trained on, ``[C, M]``, in the coordinates of u."""
+
+    @staticmethod
+    def none(z: Inputs, num_outputs: int, num_kernels: int = 1) -> ValueSites:
+        """No data at all, over inducing inputs of one's choice."""
+        device = leaves(z)[0][1].device
+        size = length(z)
+        factor = torch.zeros(num_kernels, size, size, dtype=torch.float64, device=device)
+        sums = DualSums.zeros(num_outputs, factor)
+        return ValueSites(z, sums, sums.gradient)
 
     @staticmethod
     def of(state: State) -> ValueSites:

@@ -1,0 +1,263 @@
+"""Conditioning alone: no training, every experience absorbed into one posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from avalanche.models.utils import is_multi_task_module
+from avalanche.training.plugins.evaluation import default_evaluator
+from avalanche.training.templates import SupervisedTemplate
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from sfr_cl import SFRPosterior
+from sfr_cl.absorption import Absorption
+from sfr_cl.errors import ArgumentError
+from sfr_cl.inducing import Selector, choose
+from sfr_cl.inputs import Batches
+from sfr_cl.likelihoods import make
+from sfr_cl.network import FrozenNetwork
+from sfr_cl.options import positive, whole
+from sfr_cl.value_sites import ValueSites
+
+from . import likelihood as likelihoods
+from .predictive import ABSENT, Predictive, values_of
+from .selectors import SelectorMaker, selector
+from .views import (
+    BATCH,
+    Samples,
+    TaskView,
+    evaluated,
+    in_order,
+    largest_label,
+    live_units,
+    narrowed,
+    task_labels,
+)
+
+
+class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
+    """Trains nothing: each experience is absorbed by conditioning, and the posterior predicts.
+
+    The network lends its neural tangent kernel at the weights it has when the first experience
+    arrives. Classes need no announcement, and no unit of the network. With inducing inputs that
+    are noise and a network that is not trained first, nothing depends on the order of experiences,
+    and nothing is stored but the sums.
+
+    While data is absorbed, ``mb_output`` is what the posterior predicted before the experience.
+
+    Args:
+        model: a network: random, pretrained, or trained on the first experience.
+        num_inducing: M.
+        inducing: ``"smooth_noise"`` for images and signals, ``"noise"``, a tensor, or a selector on
+            the first experience (``"random"``, ``"class_balanced"``, ``"greedy"``, or a function
+            that makes one of a count).
+        parameters: whose kernel: ``"all"`` or ``"last_layer"``.
+        prior_precision: delta; small, since a random network's kernel has to reach the data.
+        train_first: train the model on the first experience, then freeze it.
+        optimizer: only for ``train_first``, along with ``train_epochs``.
+        criterion: a loss, which tells the likelihood; and the training loss of ``train_first``.
+        likelihood: ``"classification"``, ``"regression"`` or ``"binary"``, if the criterion does
+            not tell.
+        train_mb_size, train_epochs, eval_mb_size, device, plugins, evaluator, eval_every: as of
+            every Avalanche strategy.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        num_inducing: int = 1000,
+        inducing: str | Tensor | SelectorMaker = "smooth_noise",
+        parameters: str = "all",
+        prior_precision: float = 1e-3,
+        train_first: bool = False,
+        optimizer: torch.optim.Optimizer | None = None,
+        criterion: Any = None,
+        likelihood: str | None = None,
+        train_mb_size: int = 512,
+        train_epochs: int = 1,
+        eval_mb_size: int | None = 512,
+        device: str | torch.device = "cpu",
+        plugins: Sequence[Any] | None = None,
+        evaluator: Any | Callable[[], Any] = default_evaluator,
+        eval_every: int = -1,
+        **base_kwargs: Any,
+    ) -> None:
+        if train_first and optimizer is None:
+            raise ArgumentError("expected an optimizer for train_first=True, got none")
+        if optimizer is not None and not train_first:
+            raise ArgumentError(
+                "expected no optimizer, since nothing is trained, got one: leave it out, or say "
+                "train_first=True to train on the first experience"
+            )
+        criterion = nn.CrossEntropyLoss() if criterion is None else criterion
+        self._likelihood = likelihoods.of_criterion(criterion, likelihood)
+        self._num_inducing = whole("num_inducing", num_inducing)
+        self._prior_precision = positive("prior_precision", prior_precision)
+        if not isinstance(inducing, Tensor):
+            selector(inducing, 1)  # refuses a name that is none
+        self._inducing = inducing
+        self._parameters = parameters
+        self._train_first = train_first
+        self._posteriors: dict[int | None, SFRPosterior] = {}
+        # Noise is drawn when the first batch shows its shape, as if it were drawn here.
+        self._seed = int(torch.randint(2**31, ()))
+        self.mb_predictive: Distribution | None = None
+        super().__init__(
+            model=model,
+            # Avalanche's plug-ins expect an optimizer; this one can't change anything.
+            optimizer=optimizer or torch.optim.SGD(model.parameters(), lr=0.0),
+            criterion=criterion,
+            train_mb_size=train_mb_size,
+            train_epochs=train_epochs,
+            eval_mb_size=eval_mb_size,
+            device=device,
+            plugins=plugins,
+            evaluator=evaluator,
+            eval_every=eval_every,
+            **base_kwargs,
+        )
+
+    @property
+    def posterior(self) -> SFRPosterior:
+        """The posterior; of a multi-task model, see :attr:`posteriors`."""
+        if list(self._posteriors) != [None]:
+            raise ArgumentError(
+                f"expected one posterior, got {len(self._posteriors)}: absorb an experience first, "
+                f"and use posteriors[label] for a multi-task model"
+            )
+        return self._posteriors[None]
+
+    @property
+    def posteriors(self) -> dict[int | None, SFRPosterior]:
+        """The posteriors by task label; under ``None`` for a model without."""
+        return dict(self._posteriors)
+
+    def absorb(self, experience: Any) -> None:
+        """Absorb an experience, without the hooks and the predictions of :meth:`train`."""
+        self._make_room(experience.dataset)
+        for label in task_labels(self.model, experience.dataset):
+            samples = Samples(evaluated(experience.dataset), label)
+            self._posteriors[label].update(samples)
+
+    def forward(self) -> Tensor:
+        """Log predictive probabilities of the posterior (a regression's mean), once there is one.
+
+        ``mb_predictive`` holds the predictive distribution.
+        """
+        self.mb_predictive = None
+        if self.is_training or not self._posteriors:
+            outputs: Tensor = super().forward()
+            return outputs
+        found, self.mb_predictive = self._predictive.predict(
+            self.mb_x, self._labels, self._blank_outputs()
+        )
+        return found
+
+    # The conditioning pass -----------------------------------------------------------------------
+
+    def _train_exp(self, experience: Any, eval_streams: Any = None, **kwargs: Any) -> None:
+        if self._train_first and not self._posteriors:
+            super()._train_exp(experience, eval_streams, **kwargs)
+        self._make_room(experience.dataset)
+        # Not the loader of training, which may oversample or replay: every sample counts once.
+        self.dataloader = in_order(evaluated(experience.dataset), self.train_mb_size)
+        self._before_training_epoch(**kwargs)
+        self._condition(**kwargs)
+        self._after_training_epoch(**kwargs)
+
+    @torch.no_grad()
+    def _condition(self, **kwargs: Any) -> None:
+        passes: dict[int | None, Absorption] = {}
+        for mbatch in self.dataloader:
+            self.mbatch = mbatch
+            self._unpack_minibatch()
+            self._before_training_iteration(**kwargs)
+            self._before_forward(**kwargs)
+            self.mb_output, self.mb_predictive = self._step(passes)
+            self._after_forward(**kwargs)
+            self.loss = self.criterion()
+            self._after_training_iteration(**kwargs)
+        for absorption in passes.values():
+            absorption.finish()
+
+    def _step(self, passes: dict[int | None, Absorption]) -> tuple[Tensor, Distribution | None]:
+        """Predict a mini-batch, and add it to the sums of its task labels."""
+        outputs, predictive = self._blank_outputs(), None
+        labels = self._labels
+        for label in [None] if labels is None else labels.unique().tolist():
+            own = slice(None) if labels is None else labels == label
+            if label not in passes:
+                passes[label] = self._posteriors[label].absorption()
+            predictive = passes[label].step(self.mb_x[own], self.mb_y[own])
+            outputs[own] = values_of(predictive, outputs[own])
+        return outputs, predictive
+
+    @property
+    def _labels(self) -> Tensor | None:
+        labels: Tensor | None = self.mb_task_id if is_multi_task_module(self.model) else None
+        return labels
+
+    @property
+    def _predictive(self) -> Predictive:
+        return Predictive(self._posteriors)
+
+    def _blank_outputs(self) -> Tensor:
+        """Room for the outputs of a mini-batch, and for classes that were never seen."""
+        width = max(posterior.num_outputs for posterior in self._posteriors.values())
+        if self._likelihood == "classification":
+            width = max(width, int(self.mb_y.max()) + 1)
+        rows = len(self.mb_y)
+        return torch.full((rows, width), ABSENT, device=self.device)
+
+    # Beginning -----------------------------------------------------------------------------------
+
+    def _make_room(self, dataset: Any) -> None:
+        """Posteriors for all task labels, with an output for every class."""
+        for label in task_labels(self.model, dataset):
+            if label not in self._posteriors:
+                self._posteriors[label] = self._begin(label, dataset)
+            if self._likelihood == "classification":
+                posterior = self._posteriors[label]
+                classes = largest_label(dataset) + 1
+                if classes > posterior.num_outputs:
+                    posterior.grow_outputs(classes)
+
+    def _begin(self, label: int | None, dataset: Any) -> SFRPosterior:
+        """A posterior without data, at the weights of now."""
+        samples = Samples(evaluated(dataset), label)
+        live, size = live_units(self.model, label, next(iter(samples))[0])
+        view = narrowed(self.model, label, live, size)
+        classes = self._likelihood == "classification"
+        posterior = SFRPosterior(
+            view,
+            self._likelihood,
+            parameters=self._parameters,
+            prior_precision=None if self._likelihood == "regression" else self._prior_precision,
+            num_outputs=max(2, size) if classes else None,
+        )
+        z = self._choose(view, samples, max(2, size) if classes else None)
+        return posterior.fit_sites(ValueSites.none(z, max(2, size) if classes else len(live)))
+
+    def _choose(self, view: TaskView, samples: Samples, num_outputs: int | None) -> Tensor:
+        wanted: Tensor | Selector
+        if isinstance(self._inducing, Tensor):
+            wanted = self._inducing
+        else:
+            wanted = selector(self._inducing, self._num_inducing, without_data=True)
+        network = FrozenNetwork(view, self._parameters, torch.float64)
+        with torch.random.fork_rng():
+            torch.manual_seed(self._seed)
+            z, _ = choose(
+                wanted,
+                Batches(samples, BATCH),
+                network,
+                make(self._likelihood, "learn"),
+                num_outputs=num_outputs,
+                shared=True,
+            )
+        found: Tensor = z
+        return found

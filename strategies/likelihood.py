@@ -1,0 +1,51 @@
+"""Which likelihood a strategy's loss stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn import functional as F
+
+from sfr_cl.errors import ArgumentError
+
+LOSSES: dict[Any, str] = {
+    nn.CrossEntropyLoss: "classification",
+    nn.NLLLoss: "classification",
+    F.cross_entropy: "classification",
+    nn.MSELoss: "regression",
+    F.mse_loss: "regression",
+    nn.BCEWithLogitsLoss: "binary",
+    F.binary_cross_entropy_with_logits: "binary",
+}
+
+
+def of_criterion(criterion: Any, given: str | None) -> str:
+    """The likelihood of a loss, which must be the one given, if one is."""
+    kinds = [type(criterion), *type(criterion).__mro__]
+    found = next((LOSSES[kind] for kind in [criterion, *kinds] if _known(kind)), None)
+    known = ", ".join(sorted({"classification", "regression", "binary"}))
+    if given is not None and given not in LOSSES.values():
+        raise ArgumentError(f"expected likelihood to be one of {known}; got {given!r}")
+    if given is None and found is None:
+        raise ArgumentError(
+            f"expected a criterion whose likelihood is known (CrossEntropyLoss, MSELoss, "
+            f"BCEWithLogitsLoss), got {_name(criterion)}: say likelihood= one of {known}"
+        )
+    if given is not None and found is not None and given != found:
+        raise ArgumentError(
+            f"expected a criterion that fits likelihood={given!r}, got {_name(criterion)}, which "
+            f"stands for {found!r}: change one of the two"
+        )
+    return given or str(found)
+
+
+def _known(kind: Any) -> bool:
+    try:
+        return kind in LOSSES
+    except TypeError:  # a criterion that can't be hashed is none of ours
+        return False
+
+
+def _name(criterion: Any) -> str:
+    return getattr(criterion, "__name__", type(criterion).__name__)

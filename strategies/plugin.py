@@ -1,0 +1,225 @@
+"""SFR as a plug-in: the posterior of earlier tasks as a regulariser, and as a predictor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avalanche.benchmarks import OnlineCLExperience
+from avalanche.core import SupervisedPlugin
+from avalanche.models.utils import is_multi_task_module
+from torch import Tensor, nn
+
+from sfr_cl.errors import ArgumentError, DataError
+from sfr_cl.options import positive, whole
+
+from . import likelihood as likelihoods
+from .predictive import Predictive, carried_over
+from .selectors import SelectorMaker, selector
+from .store import TaskStore
+from .tasks import Recipe, Task
+from .views import samples_by_label
+
+COVARIANCES = ("sfr", "identity")
+PREDICTORS = ("network", "posterior")
+
+
+class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no types
+    """Keeps a sparse posterior of every task, and holds the network to it while it learns the next.
+
+    After an experience its data is absorbed by one pass of conditioning into sums over
+    ``num_inducing`` of its inputs. While later experiences are trained, the loss has the term
+
+        tau / (2M) sum_t sum_c d_tc' P_tc d_tc,   d_tc = f_c(Z_t; w) - f_c(Z_t; w_t)
+
+    with P = K^-1 B_u K^-1 for the classes task t has seen, and the identity for the others. It
+    composes with any strategy and with other plug-ins. In a training loop of one's own,
+    :meth:`penalty` goes into the loss, and :meth:`end_task` follows the training of a task::
+
+        loss = criterion(model(x), y) + plugin.penalty(model)
+        ...
+        plugin.end_task(model, dataset)
+
+    Of a stream that comes in parts (``split_online_stream``), parts become a task as soon as they
+    have ``num_inducing`` samples, and the tasks of one experience are consolidated. Where the
+    stream does not say where an experience ends, all that came before is held at once.
+
+    Args:
+        num_inducing: inducing inputs M, for each task; with ``consolidated``, for all tasks.
+        tau: weight of the penalty, for a loss that is a mean over the mini-batch.
+        inducing: how inducing inputs are chosen from a task's data: ``"class_balanced"``,
+            ``"random"``, ``"greedy"``, ``"noise"``, ``"smooth_noise"``, or a function that makes
+            a selector of a count. By default the first; ``"random"`` for a regression.
+        covariance: ``"sfr"``, or ``"identity"`` for P = I, the ablation.
+        tasks_per_step: tasks the penalty of a step is computed on, taken in turn and weighted so
+            that its expectation is that of all; ``None`` for all, whose cost grows with the tasks.
+        consolidated: one posterior of ``num_inducing`` inputs for all tasks instead.
+        predict_with: ``"network"``, or ``"posterior"``: at evaluation ``strategy.mb_output`` holds
+            log predictive probabilities of the posterior at the current weights, and
+            ``strategy.mb_predictive`` the predictive distribution. Amid the training of an
+            experience, which no posterior knows of yet, the network predicts.
+        likelihood: ``"classification"``, ``"regression"`` or ``"binary"``; by default what the
+            strategy's criterion stands for.
+        verbose: show a bar while data is absorbed, if it takes long.
+    """
+
+    def __init__(
+        self,
+        num_inducing: int = 200,
+        tau: float = 0.5,
+        *,
+        inducing: str | SelectorMaker | None = None,
+        covariance: str = "sfr",
+        tasks_per_step: int | None = 2,
+        consolidated: bool = False,
+        predict_with: str = "network",
+        likelihood: str | None = None,
+        verbose: bool = True,
+    ) -> None:
+        super().__init__()
+        _require("covariance", covariance, COVARIANCES)
+        _require("predict_with", predict_with, PREDICTORS)
+        if inducing is not None:
+            selector(inducing, 1)  # refuses a name that is none
+        self.tau = positive("tau", tau)
+        self.covariance = covariance
+        self.predict_with = predict_with
+        self.verbose = verbose
+        self._likelihood = likelihood
+        self._store = TaskStore(
+            whole("num_inducing", num_inducing),
+            inducing,
+            None if tasks_per_step is None else whole("tasks_per_step", tasks_per_step),
+            consolidated,
+        )
+        self._heads_known = True
+        self._training = False
+        self._predictive: Predictive | None = None
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The tasks learned so far, in the order of their training."""
+        return list(self._store.tasks)
+
+    # For a training loop of one's own ------------------------------------------------------------
+
+    def penalty(self, model: nn.Module) -> Tensor:
+        """tau times the regulariser, for this step; zero before the first task has ended."""
+        if not self._heads_known:
+            self._store.look_at_heads(model)
+            self._heads_known = True
+        return self.tau * self._store.penalty(model)
+
+    def end_task(self, model: nn.Module, dataset: Any) -> None:
+        """Keep the posterior of a task the model has just learned.
+
+        Args:
+            model: the model, at the weights to hold it to.
+            dataset: the task's data: items ``(x, y)``, or ``(x, y, task label)``.
+        """
+        self._store.end_task(self._recipe, model, samples_by_label(model, dataset))
+        self._heads_known = False
+
+    def absorb(self, model: nn.Module, dataset: Any, task: int | None = None) -> None:
+        """Absorb more data of a known task, without training.
+
+        Args:
+            model: the model, at its current weights.
+            dataset: the data.
+            task: which one, in the order of training; by default the one with these classes (and
+                this task label).
+        """
+        self._store.absorb(self._recipe, model, samples_by_label(model, dataset), task)
+
+    def predictive(self, model: nn.Module) -> Predictive:
+        """The posterior at the model's current weights; needs ``predict_with="posterior"``."""
+        if self.predict_with != "posterior":
+            raise ArgumentError(
+                "expected predict_with='posterior', got 'network': what predicting needs was not "
+                "kept"
+            )
+        tasks = self._store.everything(self._recipe, model)
+        if not tasks:
+            raise DataError("expected a task that has ended, got none: call end_task first")
+        return carried_over(self._recipe, model, tasks)
+
+    # Avalanche's hooks ---------------------------------------------------------------------------
+
+    def before_training(self, strategy: Any, **kwargs: Any) -> None:
+        """Refuse a criterion that does not fit the likelihood."""
+        self._likelihood = likelihoods.of_criterion(strategy._criterion, self._likelihood)
+
+    def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Close a task whose stream has ended; pin units of a head that has grown."""
+        experience = strategy.experience
+        self._require_room(experience)
+        if not isinstance(experience, OnlineCLExperience) or (
+            experience.access_task_boundaries and experience.is_first_subexp
+        ):
+            self._store.close(self._recipe, strategy.model)
+        self._store.look_at_heads(strategy.model)
+        self._heads_known = self._training = True
+
+    def before_backward(self, strategy: Any, **kwargs: Any) -> None:
+        """Add the penalty to the loss."""
+        if self._store.held:
+            strategy.loss += self.penalty(strategy.model)
+
+    def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Absorb the experience."""
+        experience, model = strategy.experience, strategy.model
+        if not isinstance(experience, OnlineCLExperience):
+            self.end_task(model, experience.dataset)
+        else:
+            samples = samples_by_label(model, experience.dataset)
+            ends = experience.access_task_boundaries
+            self._store.receive(self._recipe, model, samples, ends=ends)
+            if ends and experience.is_last_subexp:
+                self._store.close(self._recipe, model)
+            self._heads_known = False
+        self._training = False
+
+    def before_eval(self, strategy: Any, **kwargs: Any) -> None:
+        """Build the posterior at the current weights, if it is to predict."""
+        self._predictive = None
+        if self.predict_with == "posterior" and not self._training and self._store.knows_data:
+            self._predictive = self.predictive(strategy.model)
+
+    def after_eval_forward(self, strategy: Any, **kwargs: Any) -> None:
+        """Let the posterior speak."""
+        if self._predictive is None:
+            return
+        labels = strategy.mb_task_id if is_multi_task_module(strategy.model) else None
+        found = self._predictive.predict(strategy.mb_x, labels, strategy.mb_output)
+        strategy.mb_output, strategy.mb_predictive = found
+
+    def after_eval(self, strategy: Any, **kwargs: Any) -> None:
+        """Give the posterior's memory back."""
+        self._predictive = None
+
+    # Private -------------------------------------------------------------------------------------
+
+    @property
+    def _recipe(self) -> Recipe:
+        if self._likelihood is None:
+            raise ArgumentError(
+                "expected to know the likelihood, got none: without a strategy, whose criterion "
+                "tells, say SFRPlugin(..., likelihood='classification')"
+            )
+        keep = self.predict_with == "posterior"
+        return Recipe(self._likelihood, self.covariance, keep, self.verbose)
+
+    def _require_room(self, experience: Any) -> None:
+        """Refuse, before training, more classes than there are inducing inputs."""
+        if self._recipe.likelihood != "classification":
+            return
+        classes = len(getattr(experience, "classes_in_this_experience", ()))
+        if classes > self._store.num_inducing:
+            raise ArgumentError(
+                f"expected an inducing input for every class, got {classes} classes and "
+                f"num_inducing={self._store.num_inducing}: raise it"
+            )
+
+
+def _require(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ArgumentError(f"expected {name} to be one of {', '.join(known)}; got {value!r}")

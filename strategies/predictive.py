@@ -1,0 +1,106 @@
+"""The posterior at the current weights, earlier tasks' sites carried over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Distribution
+
+from sfr_cl import SFRPosterior
+
+from .consolidation import joined
+from .tasks import Recipe, Task
+from .views import TaskView, live_units, narrowed
+
+LARGEST = 2000
+"""Inducing inputs a prediction is made with; beyond, every task is projected onto fewer of its."""
+
+ABSENT = -1000.0
+"""The log probability of a class nobody has seen, as Avalanche masks its logits."""
+
+
+class Predictive:
+    """Posteriors by task label, in the place of a network's head.
+
+    Args:
+        posteriors: by task label; under ``None`` for a model without.
+    """
+
+    def __init__(self, posteriors: Mapping[int | None, SFRPosterior]) -> None:
+        self._posteriors = posteriors
+
+    def predict(
+        self, x: Tensor, labels: Tensor | None, outputs: Tensor
+    ) -> tuple[Tensor, Distribution | None]:
+        """What a head would say: log predictive probabilities, a logit, or a regression's mean.
+
+        Args:
+            x: inputs.
+            labels: their task labels, for a model that takes them.
+            outputs: the network's, ``[B, C]``; they stay for labels no task had.
+
+        Returns:
+            values for the units of the head, and the distribution they are of; ``None`` for a
+            mini-batch of several labels.
+        """
+        if labels is None:
+            return self._head(x, None, outputs)
+        found = outputs.clone()
+        kinds = labels.unique().tolist()
+        for label in kinds:
+            own = labels == label
+            if label in self._posteriors:
+                found[own], predictive = self._head(x[own], label, outputs[own])
+                if len(kinds) == 1:
+                    return found, predictive
+        return found, None
+
+    def _head(self, x: Tensor, label: int | None, outputs: Tensor) -> tuple[Tensor, Distribution]:
+        predictive = self._posteriors[label].predict(x)
+        return values_of(predictive, outputs), predictive
+
+
+def carried_over(recipe: Recipe, model: nn.Module, tasks: Sequence[Task]) -> Predictive:
+    """What all tasks together predict at the current weights.
+
+    The sites of each task on its f(Z) are read with the kernel of those weights: B' = K' P K',
+    eta' = K' h. The prior precision is that of greatest evidence.
+    """
+    labels = dict.fromkeys(task.label for task in tasks)
+    return Predictive(
+        {
+            label: _posterior(recipe, model, [task for task in tasks if task.label == label])
+            for label in labels
+        }
+    )
+
+
+def _posterior(recipe: Recipe, model: nn.Module, tasks: Sequence[Task]) -> SFRPosterior:
+    label = tasks[0].label
+    live, head = live_units(model, label, tasks[0].z)
+    view = narrowed(model, label, live, head)
+    if sum(len(task.z) for task in tasks) > LARGEST:
+        tasks = [_thinned(recipe, view, head, task, LARGEST // len(tasks)) for task in tasks]
+    posterior = recipe.predicting(view, head).fit_sites(joined(tasks, head))
+    return posterior.tune_prior_precision()
+
+
+def _thinned(recipe: Recipe, view: TaskView, head: int, task: Task, size: int) -> Task:
+    """The task over at most ``size`` of its inducing inputs, evenly spaced: they may be sorted."""
+    if len(task.z) <= size:
+        return task
+    posterior = recipe.predicting(view, head).fit_sites(joined([task], head))
+    rows = torch.linspace(0, len(task.z) - 1, max(1, size)).round().long()
+    return replace(task, predictive=posterior.replace_inducing(task.z[rows]).sites)
+
+
+def values_of(predictive: Distribution, outputs: Tensor) -> Tensor:
+    """What stands in the place of a network's ``outputs``."""
+    if not isinstance(predictive, Categorical | Bernoulli):
+        return predictive.mean.to(outputs)
+    known = predictive.logits.to(outputs)
+    absent = known.new_full((len(known), outputs.shape[1] - known.shape[1]), ABSENT)
+    return torch.cat([known, absent], dim=1)

@@ -1,0 +1,87 @@
+"""SFR as a strategy: training held to the posterior of earlier tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from avalanche.training.plugins.evaluation import default_evaluator
+from avalanche.training.templates import SupervisedTemplate
+from torch import nn
+
+from .plugin import SFRPlugin
+from .selectors import SelectorMaker
+
+
+class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
+    """Trains each experience with the penalty of the earlier ones; see :class:`SFRPlugin`.
+
+    Args:
+        model: a network that maps a batch of inputs to ``[B, C]``, or a multi-task module.
+        optimizer: of the model's parameters.
+        criterion: a mean loss over the mini-batch.
+        num_inducing, tau, inducing, covariance, tasks_per_step, consolidated, predict_with,
+            likelihood, verbose: as of :class:`SFRPlugin`.
+        train_mb_size, train_epochs, eval_mb_size, device, plugins, evaluator, eval_every: as of
+            every Avalanche strategy.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        criterion: Any = None,
+        num_inducing: int = 200,
+        tau: float = 0.5,
+        inducing: str | SelectorMaker | None = None,
+        covariance: str = "sfr",
+        tasks_per_step: int | None = 2,
+        consolidated: bool = False,
+        predict_with: str = "network",
+        likelihood: str | None = None,
+        verbose: bool = True,
+        train_mb_size: int = 32,
+        train_epochs: int = 1,
+        eval_mb_size: int | None = 512,
+        device: str | torch.device = "cpu",
+        plugins: Sequence[Any] | None = None,
+        evaluator: Any | Callable[[], Any] = default_evaluator,
+        eval_every: int = -1,
+        **base_kwargs: Any,
+    ) -> None:
+        self.sfr = SFRPlugin(
+            num_inducing,
+            tau,
+            inducing=inducing,
+            covariance=covariance,
+            tasks_per_step=tasks_per_step,
+            consolidated=consolidated,
+            predict_with=predict_with,
+            likelihood=likelihood,
+            verbose=verbose,
+        )
+        super().__init__(
+            model=model,
+            optimizer=optimizer,
+            criterion=nn.CrossEntropyLoss() if criterion is None else criterion,
+            train_mb_size=train_mb_size,
+            train_epochs=train_epochs,
+            eval_mb_size=eval_mb_size,
+            device=device,
+            plugins=[*(plugins or ()), self.sfr],
+            evaluator=evaluator,
+            eval_every=eval_every,
+            **base_kwargs,
+        )
+
+    def absorb(self, experience: Any, task: int | None = None) -> None:
+        """Absorb more data of a known task into its posterior, without training.
+
+        Args:
+            experience: with a ``dataset``; an experience that comes back, or a late part of one.
+            task: which one, in the order of training; by default the one with these classes (and
+                this task label).
+        """
+        self.sfr.absorb(self.model, experience.dataset, task)

@@ -1,0 +1,193 @@
+"""The tasks learned so far, and the task whose stream has not ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from sfr_cl.errors import ArgumentError, DataError, MismatchError
+
+from .consolidation import consolidate
+from .selectors import SelectorMaker, selector
+from .tasks import Recipe, Task, absorb, remember, survey
+from .views import Pairs, live_units
+
+Samples = Mapping[int | None, Pairs]
+"""Pairs (x, y) by task label; one entry, ``None``, for a model without labels."""
+
+
+class TaskStore:
+    """Remembers tasks as they end, and parts of a stream as they arrive.
+
+    Args:
+        num_inducing: M, for each task; with ``consolidated``, for all of them.
+        inducing: how inducing inputs are chosen; by default evenly over the classes, if there are.
+        tasks_per_step: tasks a penalty is computed on; ``None`` for all.
+        consolidated: whether all tasks of one label are kept as one.
+    """
+
+    def __init__(
+        self,
+        num_inducing: int,
+        inducing: str | SelectorMaker | None,
+        tasks_per_step: int | None,
+        consolidated: bool,
+    ) -> None:
+        self.num_inducing = num_inducing
+        self.inducing = inducing
+        self.tasks_per_step = tasks_per_step
+        self.consolidated = consolidated
+        self.tasks: list[Task] = []
+        self._open: dict[int | None, Task] = {}
+        self._waiting: dict[int | None, list[tuple[Tensor, Tensor]]] = {}
+        self._without_ends = False
+        self._turns: list[int] = []
+
+    # Remembering ---------------------------------------------------------------------------------
+
+    def end_task(self, recipe: Recipe, model: nn.Module, samples: Samples) -> None:
+        """A task, whole."""
+        self._add(recipe, model, [self._remember(recipe, model, *item) for item in samples.items()])
+
+    def receive(self, recipe: Recipe, model: nn.Module, samples: Samples, *, ends: bool) -> None:
+        """A part of a stream: it waits until there are M samples, then they become one task.
+
+        Args:
+            recipe: how it is remembered.
+            model: the model at its current weights.
+            samples: the part.
+            ends: whether the stream will say where a task ends. Where it never does, all that was
+                folded so far is held at once.
+        """
+        self._without_ends = not ends
+        for label, pairs in samples.items():
+            waiting = self._waiting.setdefault(label, [])
+            waiting.extend(pairs)
+            if sum(len(y) for _, y in waiting) >= self.num_inducing:
+                self._fold(recipe, model, label)
+
+    def close(self, recipe: Recipe, model: nn.Module) -> None:
+        """The end of the task whose parts were received, if there were any."""
+        for label in [label for label, waiting in self._waiting.items() if waiting]:
+            self._fold(recipe, model, label)
+        opened, self._open = list(self._open.values()), {}
+        self._add(recipe, model, opened)
+
+    def absorb(self, recipe: Recipe, model: nn.Module, samples: Samples, task: int | None) -> None:
+        """More data of a known task."""
+        changed = list(self.tasks)
+        for label, data in samples.items():
+            at = self._only_match(recipe, label, data) if task is None else self._index(task)
+            changed[at] = absorb(recipe, model, changed[at], data)
+        self.tasks = changed
+
+    def _remember(self, recipe: Recipe, model: nn.Module, label: int | None, data: Pairs) -> Task:
+        count = min(self.num_inducing, sum(len(y) for _, y in data))
+        default = "class_balanced" if recipe.likelihood == "classification" else "random"
+        return remember(recipe, model, label, data, selector(self.inducing or default, count))
+
+    def _fold(self, recipe: Recipe, model: nn.Module, label: int | None) -> None:
+        task = self._remember(recipe, model, label, self._waiting[label])
+        if label in self._open:
+            task = consolidate(recipe, model, [self._open[label], task], self.num_inducing)
+        self._open[label], self._waiting[label] = task, []
+
+    def _add(self, recipe: Recipe, model: nn.Module, tasks: list[Task]) -> None:
+        tasks = [*self.tasks, *tasks]
+        if self.consolidated and tasks:
+            labels = dict.fromkeys(task.label for task in tasks)
+            size = max(1, self.num_inducing // len(labels))
+            groups = [[task for task in tasks if task.label == label] for label in labels]
+            tasks = [
+                group[0]
+                if len(group) == 1 and len(group[0].z) <= size
+                else consolidate(recipe, model, group, size)
+                for group in groups
+            ]
+        self.tasks, self._turns = tasks, []
+
+    def _index(self, task: int) -> int:
+        if not isinstance(task, int) or not 0 <= task < len(self.tasks):
+            raise ArgumentError(f"expected a task in 0..{len(self.tasks) - 1}, got {task!r}")
+        return task
+
+    def _only_match(self, recipe: Recipe, label: int | None, data: Pairs) -> int:
+        classes, _ = survey(recipe, data, None)
+        matches = [
+            i
+            for i, task in enumerate(self.tasks)
+            if task.label == label and classes <= task.classes
+        ]
+        if not matches:
+            known = [sorted(task.classes) for task in self.tasks if task.label == label]
+            raise DataError(
+                f"expected data of a known task, got classes {sorted(classes)} where those of the "
+                f"tasks are {known}: train on it first"
+            )
+        if len(matches) > 1:
+            raise ArgumentError(
+                f"expected to know which task the data belongs to, got {len(matches)} with these "
+                f"classes: say task= one of {matches}"
+            )
+        return matches[0]
+
+    # Reading -------------------------------------------------------------------------------------
+
+    @property
+    def knows_data(self) -> bool:
+        """Whether anything has been received."""
+        return bool(self.tasks or self._open or any(self._waiting.values()))
+
+    @property
+    def held(self) -> list[Task]:
+        """The tasks a network is held to."""
+        return [*self.tasks, *(self._open.values() if self._without_ends else ())]
+
+    def penalty(self, model: nn.Module) -> Tensor:
+        """The regulariser over this step's tasks, weighted to have that of all as expectation."""
+        tasks = self.held
+        if not tasks:
+            return next(model.parameters()).new_zeros(())
+        chosen = self._take_turns(len(tasks))
+        parts = [tasks[i].penalty(tasks[i].view(model)) for i in chosen]
+        return len(tasks) / len(chosen) * torch.stack(parts).sum()
+
+    def _take_turns(self, count: int) -> list[int]:
+        """Tasks in random order, each as often as any other: less noise than drawing anew."""
+        if self.tasks_per_step is None or self.consolidated or count <= self.tasks_per_step:
+            return list(range(count))
+        if len(self._turns) < self.tasks_per_step:
+            self._turns = torch.randperm(count).tolist()
+        chosen = self._turns[: self.tasks_per_step]
+        self._turns = self._turns[self.tasks_per_step :]
+        return chosen
+
+    def look_at_heads(self, model: nn.Module) -> None:
+        """Pin units that came to life since, before they are trained."""
+        live: dict[int | None, Tensor] = {}
+        for task in self.held:
+            if task.label not in live:
+                live[task.label], size = live_units(model, task.label, task.z)
+                if size <= int(task.units.max()):
+                    raise MismatchError(
+                        f"expected a network with at least {int(task.units.max()) + 1} outputs, "
+                        f"which earlier tasks were learned with, got {size}: heads can grow, not "
+                        f"shrink"
+                    )
+        self.tasks = [task.extended(model, live[task.label]) for task in self.tasks]
+        if self._without_ends:
+            self._open = {
+                label: task.extended(model, live[label]) for label, task in self._open.items()
+            }
+
+    def everything(self, recipe: Recipe, model: nn.Module) -> list[Task]:
+        """All tasks, with what has arrived of an unfinished one; nothing is changed."""
+        with torch.random.fork_rng():
+            waiting = [
+                self._remember(recipe, model, label, pairs)
+                for label, pairs in self._waiting.items()
+                if pairs
+            ]
+        return [*self.tasks, *self._open.values(), *waiting]

@@ -1,0 +1,203 @@
+"""What is kept of a task: inducing inputs, the function's values there, and what data says of them.
+
+None of it depends on the weights it was made at (:mod:`sfr_cl.value_sites`): a task costs M inputs
+and M x M numbers for each class it has seen, and no copy of the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from sfr_cl import SFRPosterior
+from sfr_cl.errors import DataError
+from sfr_cl.inducing import Selector, choose
+from sfr_cl.inputs import Batches
+from sfr_cl.likelihoods import make
+from sfr_cl.network import FrozenNetwork, eval_mode, run
+from sfr_cl.penalty import Penalty
+from sfr_cl.value_sites import ValueSites
+
+from .progress import shown
+from .views import BATCH, Pairs, TaskView, live_units, narrowed
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How tasks are remembered."""
+
+    likelihood: str
+    covariance: str
+    """``"sfr"``, or ``"identity"`` for the ablation."""
+    predictive: bool
+    """Whether to keep what predicting with the posterior needs."""
+    verbose: bool
+    """Whether to show how far a pass over data is."""
+
+    def holding(self, view: TaskView, z: Tensor | None = None) -> SFRPosterior:
+        """The posterior whose sites are the penalty's: curvature at the network's output."""
+        return SFRPosterior(
+            view,
+            self.likelihood,
+            inducing=z,
+            output_kernel="per_output",
+            linearize_at="network",
+            noise_variance=1.0 if self.likelihood == "regression" else "learn",
+        )
+
+    def predicting(self, view: TaskView, size: int, z: Tensor | None = None) -> SFRPosterior:
+        """The posterior that predicts: data absorbed at f = 0, one kernel for all outputs.
+
+        ``size`` is that of the whole head: of classes, those without a live unit count too.
+        """
+        num_outputs = size if self.likelihood == "classification" else None
+        return SFRPosterior(view, self.likelihood, inducing=z, num_outputs=num_outputs)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task, or several consolidated."""
+
+    label: int | None
+    """Its task label, for a model that takes one."""
+    units: Tensor
+    """The output units that are held or pinned, ``[C]``."""
+    classes: frozenset[int]
+    """The classes seen; none for a regression."""
+    penalty: Penalty
+    """Over those units, in the precision of the model."""
+    predictive: ValueSites | None
+    num_data: int
+
+    @property
+    def z(self) -> Tensor:
+        """Its inducing inputs."""
+        found: Tensor = self.penalty.z
+        return found
+
+    def view(self, model: nn.Module) -> TaskView:
+        """A model as this task sees it."""
+        return TaskView(model, self.label, self.units)
+
+    def extended(self, model: nn.Module, live: Tensor) -> Task:
+        """With units that came to life since, pinned where they are before they are trained."""
+        new = live[~torch.isin(live, self.units)]
+        if not len(new):
+            return self
+        view = TaskView(model, self.label, new)
+        with torch.no_grad(), eval_mode(view):
+            values = run(view, self.z)
+        targets = torch.cat([self.penalty.targets, values], dim=1)
+        units = torch.cat([self.units, new])
+        return replace(self, units=units, penalty=replace(self.penalty, targets=targets))
+
+
+def remember(
+    recipe: Recipe, model: nn.Module, label: int | None, data: Pairs, select: Selector
+) -> Task:
+    """A task, from the model that has just learned it and its data: one pass of conditioning."""
+    live, size = live_units(model, label, next(iter(data))[0])
+    view = narrowed(model, label, live, size)
+    whole = FrozenNetwork(TaskView(model, label), "all", torch.float64)
+    likelihood = make(recipe.likelihood, "learn")
+    z, _ = choose(select, Batches(data, BATCH), whole, likelihood, num_outputs=None, shared=True)
+    classes, count = survey(recipe, data, z)
+    if recipe.covariance == "identity":
+        penalty = _identity(view, z)
+    else:
+        penalty = _sites(recipe, view, z, _local(recipe, data, live, size), count)
+    predictive = None
+    if recipe.predictive:
+        watched = shown(data, "posterior", count, recipe.verbose)
+        predictive = recipe.predicting(view, size, z).fit(watched).sites
+    return Task(label, live, classes, penalty.like(view), predictive, count)
+
+
+def absorb(recipe: Recipe, model: nn.Module, task: Task, data: Pairs) -> Task:
+    """More data of a known task, at the current weights; nothing is trained."""
+    live, size = live_units(model, task.label, next(iter(data))[0])
+    classes, count = survey(recipe, data, None)
+    penalty, predictive = task.penalty, task.predictive
+    if recipe.covariance == "sfr":
+        view, local = task.view(model), _local(recipe, data, task.units, size)
+        penalty = _added(penalty, _sites(recipe, view, task.z, local, count).like(view))
+    if predictive is not None:
+        view = narrowed(model, task.label, live, size)
+        watched = shown(data, "posterior", count, recipe.verbose)
+        sites = recipe.predicting(view, size, task.z).fit(watched).sites
+        predictive = predictive.with_outputs(sites.num_outputs) + sites
+    num_data = task.num_data + count
+    return replace(
+        task,
+        penalty=penalty,
+        predictive=predictive,
+        classes=task.classes | classes,
+        num_data=num_data,
+    )
+
+
+def survey(recipe: Recipe, data: Pairs, z: Tensor | None) -> tuple[frozenset[int], int]:
+    """The classes of some data, and its size. Inducing inputs drawn from it must show them all."""
+    rows = set() if z is None else {_bytes(row) for row in z}
+    classes: set[int] = set()
+    shown: set[int] = set()
+    count = 0
+    for x, y in data:
+        count += len(y)
+        if recipe.likelihood == "classification":
+            classes.update(y.unique().tolist())
+            if len(shown) < len(classes) and rows:
+                pairs = zip(x.to(torch.float64), y.tolist(), strict=True)
+                shown.update(c for row, c in pairs if c not in shown and _bytes(row) in rows)
+    if shown and shown != classes:
+        raise DataError(
+            f"expected an inducing input of every class, got none of {sorted(classes - shown)}: "
+            f"raise num_inducing, or use inducing='class_balanced'"
+        )
+    return frozenset(classes), count
+
+
+def _bytes(row: Tensor) -> bytes:
+    return row.contiguous().cpu().numpy().tobytes()
+
+
+def _local(recipe: Recipe, data: Pairs, units: Tensor, size: int) -> Pairs:
+    """Data whose labels count the units of a view, not those of the whole head."""
+    if recipe.likelihood != "classification":
+        return data
+    return _Relabelled(data, units, size)
+
+
+class _Relabelled:
+    def __init__(self, data: Pairs, units: Tensor, size: int) -> None:
+        self._data = data
+        self._index = torch.full((size,), -1, dtype=torch.long)
+        self._index[units.cpu()] = torch.arange(len(units))
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for x, y in self._data:
+            yield x, self._index.to(y.device)[y]
+
+
+def _identity(view: TaskView, z: Tensor) -> Penalty:
+    nothing = torch.zeros(0, dtype=torch.long, device=z.device)
+    with torch.no_grad(), eval_mode(view):
+        targets = run(view, z.to(next(view.parameters()).dtype))
+    return Penalty(z, targets, nothing, z.new_zeros(0, len(z), len(z)))
+
+
+def _sites(recipe: Recipe, view: TaskView, z: Tensor, data: Pairs, count: int) -> Penalty:
+    watched = shown(data, "conditioning", count, recipe.verbose)
+    return recipe.holding(view, z).fit(watched).as_penalty()
+
+
+def _added(old: Penalty, new: Penalty) -> Penalty:
+    """The sites of both, towards the values of the old one."""
+    held = torch.cat([old.held, new.held]).unique()
+    total = old.precision.new_zeros(len(held), *old.precision.shape[1:])
+    for part in (old, new):
+        total[torch.searchsorted(held, part.held)] += part.precision
+    return replace(old, held=held, precision=total)
