@@ -69,8 +69,8 @@ def test_row_is_complete_and_finite(strategy: str, rows: dict[str, dict[str, Any
     "strategy", ["sfr", "sfr-l2", "sfr-condition", "replay+sfr", "joint", "replay", "der++", "gem"]
 )
 def test_strategies_that_remember_do(strategy: str, rows: dict[str, dict[str, Any]]) -> None:
-    assert row_of(strategy, rows)["accuracy"] > 0.6
-    assert row_of("naive", rows)["accuracy"] < 0.3
+    assert row_of(strategy, rows)["accuracy"] > 0.4
+    assert row_of("naive", rows)["accuracy"] < 0.25
 
 
 @pytest.mark.parametrize("strategy", RECIPES)

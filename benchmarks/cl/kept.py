@@ -7,6 +7,9 @@ from avalanche.benchmarks.utils import AvalancheDataset
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 
+from sfr_cl import SFRPosterior
+from sfr_cl.strategies import SFRPlugin
+
 METHODS, BENCHMARKS = ("avalanche.training", "sfr_cl"), "sfr_cl.benchmarks"
 LABEL_BYTES = 8
 CURRENT = (
@@ -30,8 +33,8 @@ def stored_samples(strategy: SupervisedTemplate) -> int:
             total += len(kept)
         elif hasattr(kept, SAMPLES):
             total += sum(len(x) for x in getattr(kept, SAMPLES).values())
-        elif isinstance(stored := getattr(kept, "stored_samples", None), int):
-            total += stored
+        elif isinstance(kept, SFRPlugin):
+            total += sum(len(task.z) for task in kept.tasks)
     return total
 
 
@@ -74,6 +77,8 @@ def _of_the_run(strategy: SupervisedTemplate) -> Iterator[Any]:
 def _inside(part: Any) -> list[Any]:
     if isinstance(part, Tensor | AvalancheDataset):
         return []
+    if isinstance(part, SFRPosterior):
+        return [part.state_dict()]  # not what it holds to predict faster
     if isinstance(part, nn.Module):
         return [*part.parameters(), *part.buffers()]
     if isinstance(part, dict):

@@ -15,9 +15,14 @@ CHANNELS = (16, 64)
 KERNEL_SIZE, POOLING = 5, 2
 
 
-def make(kind: str, hidden: Sequence[int], scenario: Scenario) -> nn.Module:
-    """A freshly initialised network of :data:`KINDS` for a scenario."""
-    shape, outputs = scenario.input_shape, scenario.num_outputs
+def make(
+    kind: str, hidden: Sequence[int], scenario: Scenario, outputs: int | None = None
+) -> nn.Module:
+    """A freshly initialised network of :data:`KINDS` for a scenario.
+
+    `outputs`, if it is not the scenario's: a kernel shared by all outputs can be that of one.
+    """
+    shape, outputs = scenario.input_shape, outputs or scenario.num_outputs
     if kind == "cnn":
         features, width, scale = convolutions(shape)
     elif kind == "mlp":

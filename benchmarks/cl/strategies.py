@@ -31,7 +31,7 @@ from .scenarios import Scenario
 from .settings import Setting, Values
 
 EVAL_BATCH = 1000
-TRAINING = ("network", "hidden", "optimizer", "lr", "batch", "epochs", "weight_decay")
+TRAINING = ("network", "hidden", "outputs", "optimizer", "lr", "batch", "epochs", "weight_decay")
 OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
@@ -79,17 +79,17 @@ def replay_with_sfr(
     """Replay, regularised by the posteriors of earlier tasks."""
     from sfr_cl.strategies import SFRPlugin
 
-    penalty = SFRPlugin(num_inducing=num_inducing, tau=tau)
+    penalty = SFRPlugin(num_inducing=num_inducing, tau=tau, verbose=False)
     return Replay(mem_size=mem_size, plugins=[penalty, *plugins], **rest)
 
 
 EWC_DECADES = (1e3, 1e4, 1e5, 1e6, 1e7, 1e8)
 SI_DECADES = (1.0, 1e1, 1e2, 1e3, 1e4, 1e5)
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
-TAUS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+TAUS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 WEIGHTS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-PRIOR_PRECISIONS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1)
-CONDITIONING: Values = {"num_inducing": 1000, "inducing": "smooth_noise"}
+PRIOR_PRECISIONS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+CONDITIONING: Values = {"num_inducing": 1000, "inducing": "smooth_noise", "outputs": 1}
 
 RECIPES: dict[str, Recipe] = {
     "sfr": Recipe(ours("SFR"), "tau", TAUS, {"tau": 0.5}, Stores.PER_TASK, "num_inducing"),
@@ -201,7 +201,9 @@ def make(
 ) -> SupervisedTemplate:
     """The strategy, with a network of its own, initialised from torch's generator."""
     recipe = RECIPES[name]
-    network = networks.make(values["network"], values.get("hidden", ()), scenario)
+    network = networks.make(
+        values["network"], values.get("hidden", ()), scenario, values.get("outputs")
+    )
     arguments = {key: value for key, value in values.items() if key not in TRAINING}
     if recipe.stores is not Stores.NOTHING:
         tasks = scenario.num_experiences if recipe.stores is Stores.IN_ALL else 1
