@@ -125,8 +125,9 @@ def test_matrices_and_grids_are_on_the_page(full_rows: list[Row], page: Page) ->
     matrices = [row["accuracy_matrix"] for row in full_rows if row["strategy"] == "gem"]
     for value in 100 * np.mean(matrices, 0).ravel():
         assert f">{value:.1f}<" in page.source
-    assert "5 tried, best on the edge" in page.text
-    assert "alpha 0.3, beta 0.5" in page.text
+    assert "ewc_lambda: 5 tried, best on the edge" in page.text
+    assert "alpha: 3 tried" in page.text
+    assert page.text.count("hidden 256, 256") == 1  # shared by all
 
 
 def test_page_names_environment_and_command(page: Page) -> None:
@@ -186,7 +187,12 @@ def test_no_rows_make_a_page_that_says_so(tmp_path: Path) -> None:
 def test_what_comes_from_data_is_text(tmp_path: Path) -> None:
     evil = "<script>alert('a')</script> & $x_1$ [red]"
     row = make_row("sfr", 0) | {"strategy": evil, "data": evil, "scenario": evil}
-    row["settings"] = {evil: evil, "source": evil, "grid": [{evil: evil, "accuracy": 0.5}]}
+    row["settings"] = {
+        evil: evil,
+        "chosen_by": evil,
+        "parameter": evil,
+        "grid": [{evil: evil, "accuracy": 0.5}],
+    }
     page = Page(cl.write(tmp_path, [row]))
     assert page.open == []
     assert not page.all("script")

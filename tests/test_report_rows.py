@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sfr_cl.benchmarks.cl import tune
+from sfr_cl.benchmarks.cl.strategies import RECIPES
 from sfr_cl.benchmarks.report import cl, cl_settings, summary
 from sfr_cl.errors import DataError
 
@@ -75,20 +77,27 @@ def make_row(strategy: str, seed: int, experiences: int = 5, memory: int = 200) 
 
 
 def make_settings(strategy: str, accuracy: float) -> dict[str, Any]:
-    settings: dict[str, Any] = {"optimizer": "Adam", "lr": 1e-4, "epochs": 5, "batch": 32}
+    settings: dict[str, Any] = {"hidden": [256, 256], "lr": 1e-4, "epochs": 5, "batch": 32}
     if "ewc" in strategy:
-        grid = [{"value": 10.0**k, "accuracy": accuracy - 0.001 * (4 - k)} for k in range(5)]
-        return settings | {"ewc_lambda": 1e4, "source": "tuned", "grid": grid, "edge": True}
+        return settings | make_choice("ewc_lambda", 1e4, [1.0, 10.0, 100.0, 1e3, 1e4], accuracy)
     if strategy.startswith("der"):
-        pairs = [(a, b) for a in (0.1, 0.3, 1.0) for b in (0.3, 0.5)]
-        grid = [
-            {"values": {"alpha": a, "beta": b}, "accuracy": accuracy - abs(a - 0.3) / 10}
-            for a, b in pairs
-        ]
-        return settings | {"alpha": 0.3, "beta": 0.5, "source": "tuned", "grid": grid}
+        return settings | {"beta": 0.5} | make_choice("alpha", 0.3, [0.1, 0.3, 1.0], accuracy)
     if strategy.startswith("sfr"):
-        return settings | {"tau": 0.5, "source": "published"}
-    return settings | {"source": "default"}
+        return settings | {"tau": 0.5, "chosen_by": "published"}
+    return settings | {"chosen_by": "default"}
+
+
+def make_choice(parameter: str, best: float, grid: list[float], accuracy: float) -> dict[str, Any]:
+    tried = [{"value": v, "accuracy": accuracy - abs(np.log10(v / best)) / 100} for v in grid]
+    return {
+        parameter: best,
+        "chosen_by": "tune",
+        "parameter": parameter,
+        "grid": tried,
+        "on_edge": best in (grid[0], grid[-1]),
+        "tuning_seed": 0,
+        "validation": "a tenth of the training data",
+    }
 
 
 def make_rows(strategies: Sequence[str], seeds: int = 3, **options: int) -> list[Row]:
@@ -192,21 +201,68 @@ def test_settings_are_listed_once_unless_seeds_differ() -> None:
     rows = make_rows(["sfr"])
     (used,) = cl_settings.used(one(rows))
     assert used.seeds == []
-    assert used.source == "published"
+    assert used.chosen_by == "published"
     assert ("tau", "0.5") in used.values
     rows[1]["settings"] = rows[1]["settings"] | {"tau": 1.0}
     assert [used.seeds for used in cl_settings.used(one(rows))] == [[0, 2], [1]]
 
 
-@pytest.mark.parametrize(
-    ("name", "label", "edge"), [("ewc", "10000", True), ("der++", "alpha 0.3, beta 0.3", False)]
-)
-def test_best_of_a_grid_is_marked(name: str, label: str, edge: bool) -> None:
+def test_shared_settings_are_those_of_everyone() -> None:
+    strategies = summary.strategies(make_rows(["sfr", "ewc", "naive"], 1))
+    everyone = [used for strategy in strategies for used in cl_settings.used(strategy)]
+    expected = [("hidden", "256, 256"), ("lr", "0.0001"), ("epochs", "5"), ("batch", "32")]
+    assert cl_settings.shared(everyone) == expected
+    assert cl_settings.shared(everyone[:1]) == []
+
+
+@pytest.mark.parametrize(("name", "label", "edge"), [("ewc", "10000", True), ("der", "0.3", False)])
+def test_value_in_use_is_marked_in_its_grid(name: str, label: str, edge: bool) -> None:
     strategy = one(make_rows([name]))
     (used,) = cl_settings.used(strategy)
     assert [tried.label for tried in used.grid if tried.best] == [label]
+    assert used.validation == "a tenth of the training data, seed 0"
     assert used.edge is edge
     assert strategy.on_edge is edge
+
+
+def test_of_equal_values_the_one_in_use_is_marked() -> None:
+    row = make_row("der", 0)
+    for tried in row["settings"]["grid"]:
+        tried["accuracy"] = 0.9
+    (used,) = cl_settings.used(one([row]))
+    assert [tried.best for tried in used.grid] == [False, True, False]
+
+
+def test_grids_may_have_entries_of_several_values() -> None:
+    row = make_row("sfr", 0)
+    row["settings"]["grid"] = [
+        {"values": {"tau": tau, "lr": 0.1}, "accuracy": score}
+        for tau, score in ((1, 0.5), (2, None), (3, 0.7))
+    ]
+    (used,) = cl_settings.used(one([row]))
+    assert [(tried.label, tried.accuracy, tried.best) for tried in used.grid] == [
+        ("tau 1, lr 0.1", "50.0", False),
+        ("tau 2, lr 0.1", "\N{EN DASH}", False),
+        ("tau 3, lr 0.1", "70.0", True),
+    ]
+
+
+@pytest.mark.parametrize("position", [0, 1, -1])
+def test_settings_that_tune_wrote_are_understood(position: int) -> None:
+    grid = list(RECIPES["ewc"].grid)
+    trials = [
+        {"parameter": "ewc_lambda", "value": value, "accuracy": 0.5, "nlpd": 1.0, "seed": 3}
+        for value in grid
+    ]
+    trials[position]["accuracy"] = 0.6
+    entry = tune.choose("ewc", trials)
+    settings = {"lr": 0.1} | entry["values"] | {k: v for k, v in entry.items() if k != "values"}
+    strategy = one([make_row("ewc", 0) | {"settings": settings}])
+    (used,) = cl_settings.used(strategy)
+    assert used.values == [("lr", "0.1"), ("ewc_lambda", f"{grid[position]:g}")]
+    assert [tried.best for tried in used.grid].index(True) == grid.index(grid[position])
+    assert strategy.on_edge is used.edge is (position != 1)
+    assert used.validation.endswith("seed 3")
 
 
 def test_settings_may_be_missing() -> None:

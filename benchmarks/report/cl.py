@@ -87,6 +87,7 @@ def _content(rows: Sequence[dict[str, Any]], strategies: list[Strategy]) -> dict
             "command": "",
         }
     experiences = max(strategy.experiences for strategy in strategies)
+    settings = [used for strategy in strategies for used in cl_settings.used(strategy)]
     pictures = cl_figures.for_page(strategies)
     reliability = cl_figures.reliability_for_page(strategies)
     return {
@@ -103,7 +104,8 @@ def _content(rows: Sequence[dict[str, Any]], strategies: list[Strategy]) -> dict
         "pictures": pictures,
         "reliability": reliability,
         "ece": {s.name: numbers.plain(s.measures["ece"], 3) for s in strategies},
-        "settings": [used for strategy in strategies for used in cl_settings.used(strategy)],
+        "settings": settings,
+        "shared": cl_settings.shared(settings),
         "matrix_width": 12 if experiences <= 6 else 17,
         "matrix_digits": 1 if experiences <= 6 else 0,
         "percent": _percent,

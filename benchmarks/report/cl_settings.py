@@ -1,14 +1,23 @@
 """What a strategy of `sfr-cl cl` used, and the grid it was chosen on."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .numbers import NONE
-from .summary import Strategy
+from .summary import Row, Strategy
 
-ABOUT = ("edge", "grid", "source")
+ABOUT = (
+    "chosen_by",
+    "grid",
+    "on_edge",
+    "parameter",
+    "settings_for_memory",
+    "tuning_seed",
+    "validation",
+)
+"""Keys of a row's settings that say how the others were chosen."""
 
 
 @dataclass(frozen=True)
@@ -26,48 +35,86 @@ class Used:
 
     strategy: str
     seeds: list[int]
-    source: str
+    chosen_by: str
     values: list[tuple[str, str]]
+    parameter: str
     grid: list[Tried]
+    validation: str
     edge: bool
 
 
 def used(strategy: Strategy) -> list[Used]:
     """One entry, unless the settings differ by seed."""
-    seeds: dict[str, list[int]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in strategy.rows:
         text = json.dumps(row.get("settings") or {}, sort_keys=True, default=str)
-        seeds.setdefault(text, []).append(row["seed"])
+        groups.setdefault(text, []).append(row)
     return [
-        _used(strategy.name, own if len(seeds) > 1 else [], json.loads(text))
-        for text, own in seeds.items()
+        _used(
+            strategy.name,
+            [row["seed"] for row in rows] if len(groups) > 1 else [],
+            rows[0].get("settings") or {},
+        )
+        for rows in groups.values()
     ]
 
 
-def _used(name: str, seeds: list[int], settings: dict[str, Any]) -> Used:
+def shared(everyone: Sequence[Used]) -> list[tuple[str, str]]:
+    """Settings that several strategies have, all of them; one alone has none to share."""
+    if len(everyone) < 2:
+        return []
+    return [pair for pair in everyone[0].values if all(pair in other.values for other in everyone)]
+
+
+def _used(name: str, seeds: list[int], settings: Mapping[str, Any]) -> Used:
     plain = {key: value for key, value in settings.items() if key not in ABOUT}
     return Used(
         strategy=name,
         seeds=seeds,
-        source=str(settings.get("source") or NONE),
+        chosen_by=_chosen_by(settings),
         values=list(_flat(plain)),
-        grid=_grid(settings.get("grid") or []),
-        edge=bool(settings.get("edge")),
+        parameter=str(settings.get("parameter") or ""),
+        grid=_grid(settings),
+        validation=_validation(settings),
+        edge=bool(settings.get("on_edge")),
     )
 
 
-def _grid(entries: list[dict[str, Any]]) -> list[Tried]:
-    scores = [entry.get("accuracy") for entry in entries]
-    known = [score for score in scores if score is not None]
-    best = scores.index(max(known)) if known else None
+def _chosen_by(settings: Mapping[str, Any]) -> str:
+    by = str(settings.get("chosen_by") or NONE)
+    memory = settings.get("settings_for_memory")
+    return by if memory is None else f"{by}, for a memory of {memory}"
+
+
+def _validation(settings: Mapping[str, Any]) -> str:
+    """What the grid's accuracies were measured on."""
+    parts = [str(settings["validation"])] if settings.get("validation") else []
+    if settings.get("tuning_seed") is not None:
+        parts.append(f"seed {settings['tuning_seed']}")
+    return ", ".join(parts)
+
+
+def _grid(settings: Mapping[str, Any]) -> list[Tried]:
+    entries = settings.get("grid") or []
+    best = _chosen(entries, settings)
     return [
         Tried(
             label=_label({key: value for key, value in entry.items() if key != "accuracy"}),
-            accuracy=NONE if score is None else f"{100 * score:.1f}",
+            accuracy=NONE if entry.get("accuracy") is None else f"{100 * entry['accuracy']:.1f}",
             best=i == best,
         )
-        for i, (entry, score) in enumerate(zip(entries, scores, strict=True))
+        for i, entry in enumerate(entries)
     ]
+
+
+def _chosen(entries: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> int | None:
+    """Which entry is in use: the one of that value, or else the first of the most accurate."""
+    used = settings.get(settings.get("parameter", ""))
+    values = [entry.get("value") for entry in entries]
+    if used is not None and used in values:
+        return values.index(used)
+    scores = [-1.0 if entry.get("accuracy") is None else entry["accuracy"] for entry in entries]
+    return scores.index(max(scores)) if scores else None
 
 
 def _label(entry: Mapping[str, Any]) -> str:

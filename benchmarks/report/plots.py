@@ -160,7 +160,7 @@ def reliability(ax: Axes, bins: Reliability) -> None:
     """Accuracy against confidence; the area of a dot is the share of predictions in its bin."""
     ax.plot([0, 1], [0, 1], color=GREY.light, lw=0.9, ls=(0, (3, 2)))
     ax.vlines(bins.confidence, bins.accuracy, bins.confidence, color=GREY.light, lw=0.9)
-    ax.plot(bins.confidence, bins.accuracy, color=BLUE.light, lw=1.0)
+    ax.plot(bins.confidence, bins.accuracy, color=BLUE.light, lw=0.7)
     area = 6 + 90 * bins.share
     ax.scatter(bins.confidence, bins.accuracy, s=area, color=BLUE.light, linewidths=0, zorder=3)
     ax.set(xlim=(0, 1.03), ylim=(0, 1.03), aspect="equal")

@@ -85,7 +85,7 @@ class Strategy:
     @property
     def on_edge(self) -> bool:
         """Whether a better value might lie beyond the grid it was chosen from."""
-        return any((row.get("settings") or {}).get("edge") for row in self.rows)
+        return any((row.get("settings") or {}).get("on_edge") for row in self.rows)
 
     @property
     def experiences(self) -> int:
