@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import nn
 
 from sfr_cl.errors import ArgumentError
+from sfr_cl.strategies import SFR, SFRConditioning, SFRPlugin
 
 from . import networks
 from .scenarios import Scenario
@@ -61,24 +63,10 @@ class Recipe:
     """Whether it works with one head per task."""
 
 
-def ours(name: str) -> Callable[..., SupervisedTemplate]:
-    """A strategy of this package, imported when it is asked for."""
-
-    def build(**arguments: Any) -> SupervisedTemplate:
-        from sfr_cl import strategies
-
-        strategy: SupervisedTemplate = getattr(strategies, name)(**arguments)
-        return strategy
-
-    return build
-
-
 def replay_with_sfr(
     *, mem_size: int, num_inducing: int, tau: float, plugins: list[SupervisedPlugin], **rest: Any
 ) -> SupervisedTemplate:
     """Replay, regularised by the posteriors of earlier tasks."""
-    from sfr_cl.strategies import SFRPlugin
-
     penalty = SFRPlugin(num_inducing=num_inducing, tau=tau, verbose=False)
     return Replay(mem_size=mem_size, plugins=[penalty, *plugins], **rest)
 
@@ -89,12 +77,19 @@ RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 TAUS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 WEIGHTS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 PRIOR_PRECISIONS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-CONDITIONING: Values = {"num_inducing": 1000, "inducing": "smooth_noise", "outputs": 1}
+CONDITIONING: Values = {
+    "num_inducing": 1000,
+    "inducing": "smooth_noise",
+    "outputs": 1,  # one kernel for all classes
+    "batch": 512,
+}
 
 RECIPES: dict[str, Recipe] = {
-    "sfr": Recipe(ours("SFR"), "tau", TAUS, {"tau": 0.5}, Stores.PER_TASK, "num_inducing"),
+    "sfr": Recipe(
+        partial(SFR, verbose=False), "tau", TAUS, {"tau": 0.5}, Stores.PER_TASK, "num_inducing"
+    ),
     "sfr-l2": Recipe(
-        ours("SFR"),
+        partial(SFR, verbose=False),
         "tau",
         TAUS,
         {"tau": 0.5, "covariance": "identity"},
@@ -102,14 +97,14 @@ RECIPES: dict[str, Recipe] = {
         "num_inducing",
     ),
     "sfr-condition": Recipe(
-        ours("SFRConditioning"),
+        SFRConditioning,
         "prior_precision",
         PRIOR_PRECISIONS,
         {"network": "ntk-mlp", "hidden": [1024, 1024], "parameters": "all", **CONDITIONING},
         trains=False,
     ),
     "sfr-condition-cnn": Recipe(
-        ours("SFRConditioning"),
+        SFRConditioning,
         "prior_precision",
         PRIOR_PRECISIONS,
         {"network": "cnn", "parameters": "last_layer", **CONDITIONING},
@@ -188,7 +183,7 @@ def check_memory(names: Sequence[str], memory: int, classes: int) -> None:
 def values_of(name: str, setting: Setting) -> Values:
     """All that a strategy is run with: what all share, then its defaults, then its settings."""
     recipe = RECIPES[name]
-    common = setting.common if recipe.trains else {"batch": setting.common["batch"]}
+    common = setting.common if recipe.trains else {}
     return {**common, **recipe.own, **setting.own}
 
 
