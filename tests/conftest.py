@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from sfr_cl import torchvision_operators
+
+torchvision_operators.declare()  # before any test imports Avalanche
+
 
 @pytest.fixture(scope="session")
 def data_root() -> Path:

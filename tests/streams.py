@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import sfr_cl.strategies  # isort: split  # declares torchvision's operators first
 import torch
 from avalanche.benchmarks import benchmark_from_datasets, nc_benchmark
 from avalanche.benchmarks.scenarios.online import split_online_stream
@@ -15,8 +14,6 @@ from avalanche.models import IncrementalClassifier, MultiHeadClassifier, MultiTa
 from avalanche.training.plugins import EvaluationPlugin
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
-
-assert sfr_cl.strategies
 
 FEATURES, CLASSES, HIDDEN = 4, 6, 16
 ROWS = 20

@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
+from avalanche.training.plugins import ReplayPlugin
+from avalanche.training.supervised import Naive
 from helpers import one_thread
 from streams import (
     Growing,
@@ -23,6 +26,7 @@ from streams import (
     silent,
     single_head,
 )
+from torch import nn
 
 from sfr_cl.strategies import (
     SFR,
@@ -34,11 +38,6 @@ from sfr_cl.strategies import (
     nlpd_metrics,
     save_checkpoint,
 )
-
-from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics  # isort: skip
-from avalanche.training.plugins import ReplayPlugin  # isort: skip
-from avalanche.training.supervised import Naive  # isort: skip
-from torch import nn  # isort: skip
 
 assert one_thread
 
@@ -121,7 +120,7 @@ STRATEGIES: dict[str, Callable[[str], Any]] = {
 
 def seed_everything() -> None:
     torch.manual_seed(3)
-    np.random.seed(3)
+    np.random.seed(3)  # noqa: NPY002 # what Avalanche's checkpoints save
     random.seed(3)
 
 
