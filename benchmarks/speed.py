@@ -18,8 +18,9 @@ from sfr_cl import SFRPosterior
 from sfr_cl.inputs import length
 
 from . import results
+from .cl.cost import training_cases
 from .memory import peak_megabytes
-from .networks import CASES
+from .networks import CASES, mlp
 from .peers import contraction, laplace, loader, quiet
 from .speed_growth import draw, growth
 from .timing import timed
@@ -124,13 +125,6 @@ def product_rate(dtype: torch.dtype) -> float:
     return 2 * 2000**3 / time_and_memory(lambda: a @ a, repeats=9)[0]
 
 
-def mlp(*sizes: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for fan_in, fan_out in itertools.pairwise(sizes):
-        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
 MLP = (784, 256, 256, 10)
 
 
@@ -162,6 +156,12 @@ def cases() -> Iterator[Callable[[], Case]]:
     yield prediction
     for dtype in (torch.float64, torch.float32):
         yield partial(fitting, dtype)
+    for make in training_cases():
+        yield partial(of_training, make)
+
+
+def of_training(make: Callable[[], dict[str, Any]]) -> Case:
+    return Case(**make())
 
 
 def digits_like(count: int, outputs: int, *shape: int) -> tuple[Tensor, Tensor]:
