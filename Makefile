@@ -11,7 +11,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-demo: .venv/installed ## run the demonstration; it writes results/demo
+demo: .venv/installed ## compare strategies on Split-Digits; it writes results/demo
 	$(BIN)/sfr-cl demo
 
 test: lint ## lint, then run every test, doctest and README example

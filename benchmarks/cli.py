@@ -42,9 +42,9 @@ class Command:
 COMMANDS = (
     Command(
         "demo",
-        "sfr_cl.benchmarks.figure1",
-        "turn a trained network into a sparse posterior, add data to it without retraining, "
-        "and plot both (the paper's first figure)",
+        "sfr_cl.benchmarks.cl.demo",
+        "learn handwritten digits two classes at a time: our strategies against EWC, replay and "
+        "others, with a report",
     ),
     Command(
         "cl",
@@ -55,6 +55,12 @@ COMMANDS = (
         "tune",
         "sfr_cl.benchmarks.cl.tune",
         "choose a value for each strategy on held-out training data; `cl` reads the settings file",
+    ),
+    Command(
+        "figure1",
+        "sfr_cl.benchmarks.figure1",
+        "turn a trained network into a sparse posterior, add data to it without retraining, "
+        "and plot both (the paper's first figure)",
     ),
     Command(
         "speed",

@@ -1,4 +1,4 @@
-"""`sfr-cl demo`: the paper's first figure.
+"""`sfr-cl figure1`: the paper's first figure.
 
 A network is trained on inputs with a gap and becomes a sparse posterior. Data in the gap is then
 absorbed by conditioning, and compared with what the long way gives: a network trained from scratch
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     with one_thread(), torch.random.fork_rng(devices=[]):
         with console.status("training, updating, retraining ..."):
             rows, panels = experiment(SEED)
-        results.write(out, "demo", [asdict(row) for row in rows])
+        results.write(out, "figure1", [asdict(row) for row in rows])
     picture = draw(panels, out / "figure1.png")
     console.print(table(rows))
     console.print(f"The picture: {picture}", soft_wrap=True, highlight=False, markup=False)

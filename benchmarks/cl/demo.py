@@ -5,6 +5,7 @@ import argparse
 from rich.console import Console
 
 from . import run as cl
+from .experiment import Case
 from .runner import DONE
 
 COMMAND = "demo"
@@ -20,12 +21,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """No options besides `--out`."""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the comparison; end with the table, the report, and what to try next: the exit code."""
+def cases() -> list[Case]:
+    """What `sfr-cl cl` would run with these options, and its default data and seeds."""
     parser = argparse.ArgumentParser()
     cl.add_arguments(parser)
-    options = parser.parse_args(["--strategies", STRATEGIES, "--memory", str(MEMORY)])
-    status = cl.compare(cl.plan(options), arguments.out, COMMAND, resume=False)
+    return cl.plan(parser.parse_args(["--strategies", STRATEGIES, "--memory", str(MEMORY)]))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the comparison; end with the table, the report, and what to try next: the exit code."""
+    status = cl.compare(cases(), arguments.out, COMMAND, resume=False)
     if status == DONE:
         Console().print(NEXT, soft_wrap=True, highlight=False, markup=False)
     return status

@@ -74,9 +74,11 @@ def replay_with_sfr(
 EWC_DECADES = (1e3, 1e4, 1e5, 1e6, 1e7, 1e8)
 SI_DECADES = (1.0, 1e1, 1e2, 1e3, 1e4, 1e5)
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
-TAUS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+HIGH_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+TAUS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+IDENTITY_TAUS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 WEIGHTS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-PRIOR_PRECISIONS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+PRIOR_PRECISIONS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 CONDITIONING: Values = {
     "num_inducing": 1000,
     "inducing": "smooth_noise",
@@ -91,7 +93,7 @@ RECIPES: dict[str, Recipe] = {
     "sfr-l2": Recipe(
         partial(SFR, verbose=False),
         "tau",
-        TAUS,
+        IDENTITY_TAUS,
         {"tau": 0.5, "covariance": "identity"},
         Stores.PER_TASK,
         "num_inducing",
@@ -143,7 +145,7 @@ RECIPES: dict[str, Recipe] = {
         "mem_size",
         multi_head=False,
     ),
-    "gdumb": Recipe(GDumb, "lr", RATES, {}, Stores.IN_ALL, "mem_size"),
+    "gdumb": Recipe(GDumb, "lr", HIGH_RATES, {}, Stores.IN_ALL, "mem_size"),
     "agem": Recipe(AGEM, "lr", RATES, {"sample_size": 64}, Stores.PER_TASK, "patterns_per_exp"),
     "gem": Recipe(GEM, "lr", RATES, {"memory_strength": 0.5}, Stores.PER_TASK, "patterns_per_exp"),
 }
