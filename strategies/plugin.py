@@ -50,8 +50,9 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
             ``"random"``, ``"greedy"``, ``"noise"``, ``"smooth_noise"``, or a function that makes
             a selector of a count. By default the first; ``"random"`` for a regression.
         covariance: ``"sfr"``, or ``"identity"`` for P = I, the ablation.
-        tasks_per_step: tasks the penalty of a step is computed on, taken in turn and weighted so
-            that its expectation is that of all; ``None`` for all, whose cost grows with the tasks.
+        points_per_step: inducing inputs a step forwards. Tasks take turns, as many as fit, weighted
+            so that the penalty's expectation is that of all; ``None`` for all tasks in every step,
+            whose cost grows with their number.
         consolidated: one posterior of ``num_inducing`` inputs for all tasks instead.
         predict_with: ``"network"``, or ``"posterior"``: at evaluation ``strategy.mb_output`` holds
             log predictive probabilities of the posterior at the current weights, and
@@ -69,7 +70,7 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         *,
         inducing: str | SelectorMaker | None = None,
         covariance: str = "sfr",
-        tasks_per_step: int | None = 2,
+        points_per_step: int | None = 400,
         consolidated: bool = False,
         predict_with: str = "network",
         likelihood: str | None = None,
@@ -88,7 +89,7 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         self._store = TaskStore(
             whole("num_inducing", num_inducing),
             inducing,
-            None if tasks_per_step is None else whole("tasks_per_step", tasks_per_step),
+            None if points_per_step is None else whole("points_per_step", points_per_step),
             consolidated,
         )
         self._heads_known = True

@@ -20,7 +20,9 @@ class Shown:
         self._pairs, self._what, self._total = pairs, what, total
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        with tqdm(total=self._total, desc=self._what, delay=DELAY, leave=False) as bar:
+        # None: not where nobody watches, as in a log file.
+        bar = tqdm(total=self._total, desc=self._what, delay=DELAY, leave=False, disable=None)
+        with bar:
             for x, y in self._pairs:
                 yield x, y
                 bar.update(len(y))

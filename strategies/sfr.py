@@ -21,7 +21,7 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
         model: a network that maps a batch of inputs to ``[B, C]``, or a multi-task module.
         optimizer: of the model's parameters.
         criterion: a mean loss over the mini-batch.
-        num_inducing, tau, inducing, covariance, tasks_per_step, consolidated, predict_with,
+        num_inducing, tau, inducing, covariance, points_per_step, consolidated, predict_with,
             likelihood, verbose: as of :class:`SFRPlugin`.
         train_mb_size, train_epochs, eval_mb_size, device, plugins, evaluator, eval_every: as of
             every Avalanche strategy.
@@ -37,7 +37,7 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
         tau: float = 0.5,
         inducing: str | SelectorMaker | None = None,
         covariance: str = "sfr",
-        tasks_per_step: int | None = 2,
+        points_per_step: int | None = 400,
         consolidated: bool = False,
         predict_with: str = "network",
         likelihood: str | None = None,
@@ -56,7 +56,7 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
             tau,
             inducing=inducing,
             covariance=covariance,
-            tasks_per_step=tasks_per_step,
+            points_per_step=points_per_step,
             consolidated=consolidated,
             predict_with=predict_with,
             likelihood=likelihood,

@@ -24,7 +24,7 @@ class TaskStore:
     Args:
         num_inducing: M, for each task; with ``consolidated``, for all of them.
         inducing: how inducing inputs are chosen; by default evenly over the classes, if there are.
-        tasks_per_step: tasks a penalty is computed on; ``None`` for all.
+        points_per_step: inducing inputs a penalty is computed on; ``None`` for all.
         consolidated: whether all tasks of one label are kept as one.
     """
 
@@ -32,12 +32,12 @@ class TaskStore:
         self,
         num_inducing: int,
         inducing: str | SelectorMaker | None,
-        tasks_per_step: int | None,
+        points_per_step: int | None,
         consolidated: bool,
     ) -> None:
         self.num_inducing = num_inducing
         self.inducing = inducing
-        self.tasks_per_step = tasks_per_step
+        self.points_per_step = points_per_step
         self.consolidated = consolidated
         self.tasks: list[Task] = []
         self._open: dict[int | None, Task] = {}
@@ -156,12 +156,14 @@ class TaskStore:
 
     def _take_turns(self, count: int) -> list[int]:
         """Tasks in random order, each as often as any other: less noise than drawing anew."""
-        if self.tasks_per_step is None or self.consolidated or count <= self.tasks_per_step:
+        some = count
+        if self.points_per_step is not None and not self.consolidated:
+            some = max(1, self.points_per_step // self.num_inducing)
+        if some >= count:
             return list(range(count))
-        if len(self._turns) < self.tasks_per_step:
+        if len(self._turns) < some:
             self._turns = torch.randperm(count).tolist()
-        chosen = self._turns[: self.tasks_per_step]
-        self._turns = self._turns[self.tasks_per_step :]
+        chosen, self._turns = self._turns[:some], self._turns[some:]
         return chosen
 
     def look_at_heads(self, model: nn.Module) -> None:

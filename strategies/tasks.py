@@ -6,7 +6,6 @@ and M x M numbers for each class it has seen, and no copy of the network.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,6 +20,7 @@ from sfr_cl.network import FrozenNetwork, eval_mode, run
 from sfr_cl.penalty import Penalty
 from sfr_cl.value_sites import ValueSites
 
+from .curvature import Curvatures, GivenCurvature
 from .progress import shown
 from .views import BATCH, Pairs, TaskView, live_units, narrowed
 
@@ -38,14 +38,19 @@ class Recipe:
     """Whether to show how far a pass over data is."""
 
     def holding(self, view: TaskView, z: Tensor | None = None) -> SFRPosterior:
-        """The posterior whose sites are the penalty's: curvature at the network's output."""
+        """The posterior whose sites are the penalty's: curvature at the network's output.
+
+        Of classes, the view has the units whose curvature comes with the data.
+        """
+        classes = self.likelihood == "classification"
         return SFRPosterior(
             view,
-            self.likelihood,
+            GivenCurvature() if classes else self.likelihood,
             inducing=z,
             output_kernel="per_output",
             linearize_at="network",
             noise_variance=1.0 if self.likelihood == "regression" else "learn",
+            dtype=next(view.parameters()).dtype,  # double precision changes no result, measured
         )
 
     def predicting(self, view: TaskView, size: int, z: Tensor | None = None) -> SFRPosterior:
@@ -105,10 +110,9 @@ def remember(
     likelihood = make(recipe.likelihood, "learn")
     z, _ = choose(select, Batches(data, BATCH), whole, likelihood, num_outputs=None, shared=True)
     classes, count = survey(recipe, data, z)
-    if recipe.covariance == "identity":
-        penalty = _identity(view, z)
-    else:
-        penalty = _sites(recipe, view, z, _local(recipe, data, live, size), count)
+    penalty = _pinned(view, z)
+    if recipe.covariance == "sfr":
+        penalty = _added(penalty, *_sites(recipe, view, live, z, data, classes, count))
     predictive = None
     if recipe.predictive:
         watched = shown(data, "posterior", count, recipe.verbose)
@@ -122,20 +126,20 @@ def absorb(recipe: Recipe, model: nn.Module, task: Task, data: Pairs) -> Task:
     classes, count = survey(recipe, data, None)
     penalty, predictive = task.penalty, task.predictive
     if recipe.covariance == "sfr":
-        view, local = task.view(model), _local(recipe, data, task.units, size)
-        penalty = _added(penalty, _sites(recipe, view, task.z, local, count).like(view))
+        view = task.view(model)
+        found = _sites(recipe, view, task.units, task.z, data, classes, count)
+        penalty = _added(penalty, *found).like(view)
     if predictive is not None:
         view = narrowed(model, task.label, live, size)
         watched = shown(data, "posterior", count, recipe.verbose)
         sites = recipe.predicting(view, size, task.z).fit(watched).sites
         predictive = predictive.with_outputs(sites.num_outputs) + sites
-    num_data = task.num_data + count
     return replace(
         task,
         penalty=penalty,
         predictive=predictive,
         classes=task.classes | classes,
-        num_data=num_data,
+        num_data=task.num_data + count,
     )
 
 
@@ -164,40 +168,37 @@ def _bytes(row: Tensor) -> bytes:
     return row.contiguous().cpu().numpy().tobytes()
 
 
-def _local(recipe: Recipe, data: Pairs, units: Tensor, size: int) -> Pairs:
-    """Data whose labels count the units of a view, not those of the whole head."""
-    if recipe.likelihood != "classification":
-        return data
-    return _Relabelled(data, units, size)
-
-
-class _Relabelled:
-    def __init__(self, data: Pairs, units: Tensor, size: int) -> None:
-        self._data = data
-        self._index = torch.full((size,), -1, dtype=torch.long)
-        self._index[units.cpu()] = torch.arange(len(units))
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for x, y in self._data:
-            yield x, self._index.to(y.device)[y]
-
-
-def _identity(view: TaskView, z: Tensor) -> Penalty:
+def _pinned(view: TaskView, z: Tensor) -> Penalty:
+    """Every output held by the identity."""
     nothing = torch.zeros(0, dtype=torch.long, device=z.device)
     with torch.no_grad(), eval_mode(view):
         targets = run(view, z.to(next(view.parameters()).dtype))
     return Penalty(z, targets, nothing, z.new_zeros(0, len(z), len(z)))
 
 
-def _sites(recipe: Recipe, view: TaskView, z: Tensor, data: Pairs, count: int) -> Penalty:
+def _sites(
+    recipe: Recipe,
+    view: TaskView,
+    units: Tensor,
+    z: Tensor,
+    data: Pairs,
+    classes: frozenset[int],
+    count: int,
+) -> tuple[Tensor, Tensor]:
+    """Which outputs of a view the data has spoken of, and its sites there, ``[H, M, M]``."""
+    held = torch.arange(len(units), device=units.device)
+    if recipe.likelihood == "classification":
+        held = torch.isin(units, torch.tensor(sorted(classes)).to(units)).nonzero()[:, 0]
+        data = Curvatures(data, view, held)
+        view = TaskView(view.model, view.label, units[held])
     watched = shown(data, "conditioning", count, recipe.verbose)
-    return recipe.holding(view, z).fit(watched).as_penalty()
+    return held, recipe.holding(view, z).fit(watched).sites.sums.weight
 
 
-def _added(old: Penalty, new: Penalty) -> Penalty:
-    """The sites of both, towards the values of the old one."""
-    held = torch.cat([old.held, new.held]).unique()
-    total = old.precision.new_zeros(len(held), *old.precision.shape[1:])
-    for part in (old, new):
-        total[torch.searchsorted(held, part.held)] += part.precision
-    return replace(old, held=held, precision=total)
+def _added(penalty: Penalty, held: Tensor, precision: Tensor) -> Penalty:
+    """The penalty with more sites, towards the same values."""
+    every = torch.cat([penalty.held, held]).unique()
+    total = penalty.precision.new_zeros(len(every), *precision.shape[1:])
+    total[torch.searchsorted(every, penalty.held)] += penalty.precision
+    total[torch.searchsorted(every, held)] += precision.to(total)
+    return replace(penalty, held=every, precision=total)

@@ -113,11 +113,11 @@ def test_tasks_in_turn_are_unbiased(count: int) -> None:
     """Over whole rounds, each task is drawn as often as any: the mean is that of all tasks."""
     model = single_head()
     torch.manual_seed(0)
-    everything = three_tasks(model, tasks_per_step=None)
+    everything = three_tasks(model, points_per_step=None)
     other = moved(model)
     expected = everything.penalty(other).item()
     torch.manual_seed(0)
-    some = three_tasks(model, tasks_per_step=count)
+    some = three_tasks(model, points_per_step=10 * count + 5)
     # Two of three leave one over in every round: which one is random.
     found = [some.penalty(other).item() for _ in range(3 if count == 1 else 3000)]
     assert sum(found) / len(found) == pytest.approx(expected, rel=1e-5 if count == 1 else 0.02)
@@ -137,7 +137,7 @@ def test_consolidating_into_all_inducing_inputs_loses_nothing() -> None:
     """Where nothing is dropped, projecting and adding is the sum of the penalties."""
     model, other = single_head(), moved(single_head())
     torch.manual_seed(0)
-    apart = three_tasks(model, tasks_per_step=None, num_inducing=5)
+    apart = three_tasks(model, points_per_step=None, num_inducing=5)
     whole = consolidate(apart._recipe, model, apart.tasks, 15)
     expected = apart.penalty(other).item() / apart.tau
     found = whole.penalty(whole.view(other)).item()
@@ -413,7 +413,7 @@ def test_a_criterion_that_does_not_match(criterion: Any, likelihood: Any, messag
         ({"inducing": "best"}, "inducing to be one of class_balanced"),
         ({"tau": 0.0}, "positive tau"),
         ({"num_inducing": 0}, "positive num_inducing"),
-        ({"tasks_per_step": 0}, "positive tasks_per_step"),
+        ({"points_per_step": 0}, "positive points_per_step"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:

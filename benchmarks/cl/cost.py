@@ -21,8 +21,8 @@ BATCH, STEPS, POINTS = 32, 50, 200
 SIZES = (784, 256, 256, 10)
 OURS = {"num_inducing": POINTS, "likelihood": "classification", "verbose": False}
 SCHEDULES: dict[str, tuple[dict[str, Any], int | None]] = {
-    "two tasks a step": ({}, 2),
-    "all tasks": ({"tasks_per_step": None}, None),
+    "400 points a step": ({}, 2),
+    "all tasks": ({"points_per_step": None}, None),
     "consolidated": ({"consolidated": True}, 1),
 }
 """The options of SFR, and how many sets of M samples a step forwards: `None` for all."""
@@ -74,7 +74,7 @@ def building() -> dict[str, Any]:
 def images(count: int, seed: int = 0) -> Items:
     """Noise in the form of MNIST: a step's time does not depend on its content."""
     generator = torch.Generator().manual_seed(seed)
-    return Items(torch.rand(count, 1, 28, 28, generator=generator), torch.arange(count) % 10)
+    return Items(torch.rand(count, 1, 28, 28, generator=generator), torch.arange(count) % 2)
 
 
 def experience(count: int) -> Any:
