@@ -25,6 +25,9 @@ EXTRA_PACKAGES = {
 WRONG_USE = 2
 """The exit code where an option, the data, a file or a package is not as it must be."""
 
+INTERRUPTED = 130
+"""That of Ctrl-C, as shells have it."""
+
 
 @dataclass(frozen=True)
 class Command:
@@ -89,6 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"sfr-cl {named} needs {missing}, "
             'which this command installs: pip install "sfr-cl[benchmarks]"'
         )
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except (ArgumentError, DataError, FileError) as error:
         return _refuse(f"sfr-cl {named}: {error}")
     return status
