@@ -11,6 +11,8 @@ from types import ModuleType
 
 from sfr_cl.errors import ArgumentError, DataError, FileError
 
+from .exit_codes import INTERRUPTED, WRONG_USE
+
 EXTRA_PACKAGES = {
     "avalanche",
     "jinja2",
@@ -22,11 +24,6 @@ EXTRA_PACKAGES = {
     "torchmetrics",
     "torchvision",
 }
-WRONG_USE = 2
-"""The exit code where an option, the data, a file or a package is not as it must be."""
-
-INTERRUPTED = 130
-"""That of Ctrl-C, as shells have it."""
 
 
 @dataclass(frozen=True)

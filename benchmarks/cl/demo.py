@@ -4,9 +4,9 @@ import argparse
 
 from rich.console import Console
 
+from ..exit_codes import DONE
 from . import run as cl
 from .experiment import Case
-from .runner import DONE
 
 COMMAND = "demo"
 STRATEGIES = "sfr,sfr-condition,ewc,replay,der++,naive,joint"

@@ -18,12 +18,11 @@ from rich.progress import (
 from sfr_cl.errors import FileError
 
 from .. import results
+from ..exit_codes import DONE, FAILED, INTERRUPTED
 from ..timing import one_thread
 from . import experiment
 from .measure import DivergedError
 
-DONE, FAILED, INTERRUPTED = 0, 1, 130
-"""Exit codes; that of a run stopped by Ctrl-C is the shell's own."""
 SETTINGS = "settings"
 
 Row = dict[str, Any]
