@@ -70,7 +70,7 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         *,
         inducing: str | SelectorMaker | None = None,
         covariance: str = "sfr",
-        points_per_step: int | None = 400,
+        points_per_step: int | None = 800,
         consolidated: bool = False,
         predict_with: str = "network",
         likelihood: str | None = None,

@@ -37,7 +37,7 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
         tau: float = 0.5,
         inducing: str | SelectorMaker | None = None,
         covariance: str = "sfr",
-        points_per_step: int | None = 400,
+        points_per_step: int | None = 800,
         consolidated: bool = False,
         predict_with: str = "network",
         likelihood: str | None = None,

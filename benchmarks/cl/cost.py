@@ -20,12 +20,13 @@ from .scenarios import Items
 BATCH, STEPS, POINTS = 32, 50, 200
 SIZES = (784, 256, 256, 10)
 OURS = {"num_inducing": POINTS, "likelihood": "classification", "verbose": False}
-SCHEDULES: dict[str, tuple[dict[str, Any], int | None]] = {
-    "400 points a step": ({}, 2),
-    "all tasks": ({"points_per_step": None}, None),
+SCHEDULES: dict[str, tuple[dict[str, Any], int]] = {
+    "800 points a step": ({}, 4),
+    "400 points a step": ({"points_per_step": 400}, 2),
+    "all tasks": ({"points_per_step": None}, 50),
     "consolidated": ({"consolidated": True}, 1),
 }
-"""The options of SFR, and how many sets of M samples a step forwards: `None` for all."""
+"""The options of SFR, and how many sets of M samples a step forwards at most."""
 
 
 def training_cases() -> Iterator[Callable[[], dict[str, Any]]]:
@@ -42,7 +43,7 @@ def step(schedule: str, tasks: int) -> dict[str, Any]:
     sfr = strategy_of(SFR, **OURS, **options)
     for index in range(tasks):
         sfr.sfr.end_task(sfr.model, images(2 * POINTS, seed=index))
-    forwarded = POINTS * (tasks if sets is None else sets)
+    forwarded = POINTS * min(tasks, sets)
     replay = strategy_of(Naive, plugins=[ReplayPlugin(tasks * POINTS, batch_size_mem=forwarded)])
     replay.train(experience(tasks * POINTS))
     return {
