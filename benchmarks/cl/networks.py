@@ -33,12 +33,13 @@ def make(
         raise ArgumentError(f"expected a network of {', '.join(KINDS)}, got {kind!r}")
     if scenario.multi_head:
         return MultiHead(nn.Sequential(*features, *scale), width, outputs)
-    head = nn.Linear(width, outputs)
     if scale:
+        head = nn.Linear(width, outputs, bias=False)
         nn.init.normal_(head.weight)
     else:
+        head = nn.Linear(width, outputs)
         nn.init.xavier_uniform_(head.weight)
-    nn.init.zeros_(head.bias)
+        nn.init.zeros_(head.bias)
     return nn.Sequential(*features, *scale, head)
 
 
@@ -62,13 +63,13 @@ def mlp(shape: Sequence[int], hidden: Sequence[int]) -> Features:
 def ntk_mlp(shape: Sequence[int], hidden: Sequence[int]) -> Features:
     """ReLU layers in the NTK parameterisation: unit weights, inputs divided by sqrt(fan-in).
 
-    The factor is a layer of its own, so that the weights stay in an ordinary `nn.Linear`.
+    The factor is a layer of its own, so that the weights stay in an ordinary `nn.Linear`. Without
+    biases: theirs would be most of the kernel, and the same for all inputs.
     """
     layers: list[nn.Module] = [nn.Flatten()]
     for fan_in, fan_out in itertools.pairwise((math.prod(shape), *hidden)):
-        linear = nn.Linear(fan_in, fan_out)
+        linear = nn.Linear(fan_in, fan_out, bias=False)
         nn.init.normal_(linear.weight)
-        nn.init.zeros_(linear.bias)
         layers += [Scale(math.sqrt(2 / fan_in)), linear, nn.ReLU()]
     return layers, hidden[-1], [Scale(math.sqrt(1 / hidden[-1]))]
 
