@@ -15,7 +15,7 @@ DIGITS = data.load("digits")
 def stream(scenario: Scenario, name: str) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Inputs, labels and task labels of each experience."""
     experiences = getattr(scenario.benchmark, f"{name}_stream")
-    return [tuple(scenarios.collate(list(experience.dataset))) for experience in experiences]  # type: ignore[misc]
+    return [tuple(scenarios.collate(list(experience.dataset))) for experience in experiences]
 
 
 def small(num_classes: int = 10, name: str = "own") -> Data:
@@ -125,12 +125,12 @@ def test_multi_head_network_answers_from_the_task_s_head() -> None:
     scenario = scenarios.make(DIGITS, "task", 0)
     network = networks.make("mlp", [16], scenario)
     for experience in scenario.benchmark.train_stream:
-        network.classifier.adaptation(experience)  # type: ignore[operator,union-attr]
+        network.classifier.adaptation(experience)
     x = DIGITS.x_test[:4]
     tasks = torch.tensor([0, 1, 1, 4])
     outputs = network(x, tasks)
     assert outputs.shape == (4, 2)
-    heads = network.classifier.classifiers  # type: ignore[union-attr]
-    features = network.features(x)  # type: ignore[operator]
+    heads = network.classifier.classifiers
+    features = network.features(x)
     for row, task in enumerate(tasks.tolist()):
-        assert torch.allclose(outputs[row], heads[str(task)].classifier(features[row]))  # type: ignore[index]
+        assert torch.allclose(outputs[row], heads[str(task)].classifier(features[row]))

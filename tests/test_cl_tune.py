@@ -102,9 +102,9 @@ def test_choice_prefers_accuracy_then_nlpd() -> None:
     grid = RECIPES["lwf"].grid
     flat = [row(value, 0.5) for value in grid]
     better = [*flat[:2], row(grid[2], 0.6, 9.0), *flat[3:]]
-    assert tune.choose("lwf", better)["values"] == {"alpha": grid[2]}  # type: ignore[index]
+    assert tune.choose("lwf", better)["values"] == {"alpha": grid[2]}
     tie = [*flat[:3], row(grid[3], 0.5, 0.9), *flat[4:]]
-    assert tune.choose("lwf", tie)["values"] == {"alpha": grid[3]}  # type: ignore[index]
+    assert tune.choose("lwf", tie)["values"] == {"alpha": grid[3]}
     diverged = [*[row(value, 0.0, None) for value in grid[:-1]], row(grid[-1], 0.0, 2.0)]
     choice = tune.choose("lwf", diverged)
     assert choice is not None
