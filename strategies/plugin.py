@@ -187,6 +187,7 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
 
     def after_eval_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Let the posterior speak."""
+        strategy.mb_predictive = None
         if self._predictive is None:
             return
         labels = strategy.mb_task_id if is_multi_task_module(strategy.model) else None
