@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,15 +69,36 @@ class Penalty:
         """The penalty of a network's current weights, differentiable with respect to them."""
         mine = self.like(network)
         with eval_mode(network):
-            outputs = run(network, mine.z)
-        known = mine.targets.shape[1]
+            return mine.at(run(network, mine.z))
+
+    def at(self, outputs: Tensor) -> Tensor:
+        """The penalty of f(Z; w), ``[M, C]`` or with more columns, on its device."""
+        known = self.targets.shape[1]
         if outputs.shape[1] < known:
             raise MismatchError(
                 f"expected a network with at least {known} outputs, got {outputs.shape[1]}"
             )
-        change = outputs[:, :known] - mine.targets
-        columns = change[:, mine.held].mT[:, :, None]
-        total = (columns * (mine.precision @ columns)).sum()
-        if len(mine.held) < known:
-            total = total + self.pin * change[:, mine.pinned].square().sum()
-        return total / (2 * length(mine.z))
+        change = outputs[:, :known] - self.targets
+        held = change[:, self.held].mT
+        total: Tensor = _QuadraticForm.apply(held, self.precision)  # type: ignore[no-untyped-call]
+        if len(self.held) < known:
+            total = total + self.pin * change[:, self.pinned].square().sum()
+        return total / (2 * length(self.z))
+
+
+class _QuadraticForm(torch.autograd.Function):
+    """sum_c d_c' P_c d_c for symmetric P: one product serves value and derivative, 2 P d."""
+
+    @staticmethod
+    def forward(ctx: Any, columns: Tensor, precision: Tensor) -> Tensor:
+        every = precision.expand(len(columns), -1, -1)
+        # One product for each matrix: a batch of products with single columns is slower on CPUs.
+        products = [matrix @ column for matrix, column in zip(every, columns, strict=True)]
+        product = torch.stack(products) if products else torch.zeros_like(columns)
+        ctx.save_for_backward(product)
+        return (columns * product).sum()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (product,) = ctx.saved_tensors
+        return 2 * gradients[0] * product, None

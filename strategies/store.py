@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from sfr_cl.errors import ArgumentError, DataError, MismatchError
+from sfr_cl.network import eval_mode, run
 
 from .consolidation import consolidate
 from .selectors import SelectorMaker, selector
 from .tasks import Recipe, Task, absorb, remember, survey
-from .views import Pairs, live_units
+from .views import Pairs, TaskView, live_units
 
 Samples = Mapping[int | None, Pairs]
 """Pairs (x, y) by task label; one entry, ``None``, for a model without labels."""
@@ -148,11 +149,19 @@ class TaskStore:
     def penalty(self, model: nn.Module) -> Tensor:
         """The regulariser over this step's tasks, weighted to have that of all as expectation."""
         tasks = self.held
+        total = next(model.parameters()).new_zeros(())
         if not tasks:
-            return next(model.parameters()).new_zeros(())
-        chosen = self._take_turns(len(tasks))
-        parts = [tasks[i].penalty(tasks[i].view(model)) for i in chosen]
-        return len(tasks) / len(chosen) * torch.stack(parts).sum()
+            return total
+        chosen = [tasks[i] for i in self._take_turns(len(tasks))]
+        for label in dict.fromkeys(task.label for task in chosen):
+            group = [task for task in chosen if task.label == label]
+            view = TaskView(model, label)
+            with eval_mode(view):  # all tasks of a head in one pass
+                outputs = run(view, torch.cat([task.z for task in group]))
+            parts = outputs.split([len(task.z) for task in group])
+            for task, part in zip(group, parts, strict=True):
+                total = total + task.penalty.at(part[:, task.units])
+        return len(tasks) / len(chosen) * total
 
     def _take_turns(self, count: int) -> list[int]:
         """Tasks in random order, each as often as any other: less noise than drawing anew."""

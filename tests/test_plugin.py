@@ -433,3 +433,21 @@ def test_the_posterior_must_have_been_kept() -> None:
         sfr.predictive(model)
     with pytest.raises(DataError, match="a task that has ended, got none"):
         plugin(predict_with="posterior").predictive(model)
+
+
+def test_derivative_of_the_penalty_is_that_of_its_formula() -> None:
+    model, sfr = single_head(), plugin(tau=1.0)
+    sfr.end_task(model, task(0, 1))
+    sfr.end_task(model, task(2, 3))
+    other = moved(model)
+    sfr.penalty(other).backward()
+    found = [p.grad for p in other.parameters()]
+    total = torch.zeros(())
+    for held in sfr.tasks:
+        change = other(held.z) - held.penalty.targets
+        for c, matrix in zip(held.penalty.held, held.penalty.precision, strict=True):
+            total = total + change[:, c] @ matrix @ change[:, c] / (2 * len(held.z))
+        total = total + change[:, held.penalty.pinned].square().sum() / (2 * len(held.z))
+    expected = torch.autograd.grad(total, list(other.parameters()))
+    for one, two in zip(found, expected, strict=True):
+        assert torch.allclose(one, two, rtol=1e-3, atol=1e-5 * float(two.abs().max()))
