@@ -7,8 +7,9 @@ import hashlib
 import json
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors.torch
 import torch
@@ -27,10 +28,17 @@ def write(path: str | os.PathLike[str], tensors: dict[str, Tensor], values: dict
     text = json.dumps(values, sort_keys=True, allow_nan=False)
     metadata = {"format": FORMAT, "values": text, "sha256": _digest(tensors, text)}
     content = safetensors.torch.save(tensors, metadata)
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of ``path`` when all went well, and else vanishes."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(temporary, "xb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

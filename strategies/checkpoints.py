@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from avalanche import checkpointing
@@ -17,6 +16,7 @@ from avalanche.training.determinism.rng_manager import RNGManager
 from torch import Tensor
 
 from sfr_cl.errors import ArgumentError, FileError
+from sfr_cl.files import replacing
 
 S = TypeVar("S")
 MapLocation = str | torch.device | dict[str, str] | Callable[[Tensor, str], Tensor]
@@ -41,7 +41,7 @@ def save_checkpoint(
             f"expected exclude to name attributes of {type(strategy).__name__}, got {missing}: "
             f"leave them out"
         )
-    with _replacing(Path(fname)) as file, _optimizers_in_reach():
+    with replacing(Path(fname)) as file, _optimizers_in_reach():
         checkpointing.save_checkpoint(strategy, file, exclude)
 
 
@@ -115,18 +115,3 @@ def _optimizers_in_reach() -> Iterator[None]:
     finally:
         for name in hidden:
             delattr(torch.optim, name)
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of ``path`` when all went well, and else vanishes."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
