@@ -80,25 +80,39 @@ class Penalty:
             )
         change = outputs[:, :known] - self.targets
         held = change[:, self.held].mT
-        total: Tensor = _QuadraticForm.apply(held, self.precision)  # type: ignore[no-untyped-call]
+        total, _ = _QuadraticForm.apply(held, self.precision)  # type: ignore[no-untyped-call]
         if len(self.held) < known:
             total = total + self.pin * change[:, self.pinned].square().sum()
-        return total / (2 * length(self.z))
+        penalty: Tensor = total / (2 * length(self.z))
+        return penalty
 
 
 class _QuadraticForm(torch.autograd.Function):
     """sum_c d_c' P_c d_c for symmetric P: one product serves value and derivative, 2 P d."""
 
     @staticmethod
-    def forward(ctx: Any, columns: Tensor, precision: Tensor) -> Tensor:
-        every = precision.expand(len(columns), -1, -1)
-        # One product for each matrix: a batch of products with single columns is slower on CPUs.
-        products = [matrix @ column for matrix, column in zip(every, columns, strict=True)]
-        product = torch.stack(products) if products else torch.zeros_like(columns)
-        ctx.save_for_backward(product)
-        return (columns * product).sum()
+    def forward(columns: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
+        product = _products(columns, precision)
+        return (columns * product).sum(), product
+
+    @staticmethod
+    def setup_context(
+        ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]
+    ) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs, output[1])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (product,) = ctx.saved_tensors
+        columns, precision, product = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody will differentiate the derivative
+            product = _products(columns, precision)
         return 2 * gradients[0] * product, None
+
+
+def _products(columns: Tensor, precision: Tensor) -> Tensor:
+    """P_c d_c, ``[H, M]``, one by one: batched products with single columns are slower on CPUs."""
+    if not len(columns):
+        return torch.zeros_like(columns)
+    every = precision.expand(len(columns), -1, -1)
+    return torch.stack([matrix @ column for matrix, column in zip(every, columns, strict=True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -239,7 +240,7 @@ class SFRPosterior:
         self._require_same("networks", mine.network.agrees_with(theirs.network))
         self._require_same("kernels", mine.kernel_outputs == theirs.kernel_outputs)
         self._require_same("inducing inputs", same(mine.z, theirs.z))
-        merged = self._copy()
+        merged = copy.copy(self)
         sums = mine.sums + theirs.sums.to(mine.network.device)
         reference = mine.reference + theirs.reference.to(mine.network.device)
         merged._take_over(mine.with_sums(sums, reference))
@@ -588,7 +589,8 @@ class SFRPosterior:
     def _forget_solution(self) -> None:
         self._solved, self._direction, self._penalty = None, None, None
 
-    def _copy(self) -> SFRPosterior:
+    def __copy__(self) -> SFRPosterior:
+        """A twin that goes its own way: what they share is never changed in place."""
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         return twin

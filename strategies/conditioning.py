@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from sfr_cl.value_sites import ValueSites
 
 from . import likelihood as likelihoods
 from .predictive import ABSENT, Predictive, values_of
+from .progress import shown
 from .selectors import SelectorMaker, selector
 from .views import (
     BATCH,
@@ -37,16 +39,23 @@ from .views import (
     task_labels,
 )
 
+Posteriors = dict[int | None, SFRPosterior]
+"""By task label; under ``None`` for a model without."""
+
+PRIOR_PRECISION = 1e-3
+
 
 class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
     """Trains nothing: each experience is absorbed by conditioning, and the posterior predicts.
 
     The network lends its neural tangent kernel at the weights it has when the first experience
     arrives. Classes need no announcement, and no unit of the network. With inducing inputs that
-    are noise and a network that is not trained first, nothing depends on the order of experiences,
-    and nothing is stored but the sums.
+    are noise, and a network that neither grows nor is trained first, nothing depends on the order
+    of experiences, and nothing is stored but the sums.
 
     While data is absorbed, ``mb_output`` is what the posterior predicted before the experience.
+    Classes that were never seen share what probability is left; beyond the outputs of the model
+    and the classes seen it is that of a unit Avalanche masks.
 
     Args:
         model: a network: random, pretrained, or trained on the first experience.
@@ -55,12 +64,14 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
             the first experience (``"random"``, ``"class_balanced"``, ``"greedy"``, or a function
             that makes one of a count).
         parameters: whose kernel: ``"all"`` or ``"last_layer"``.
-        prior_precision: delta; small, since a random network's kernel has to reach the data.
+        prior_precision: delta; by default 1e-3, since a random network's kernel has to reach the
+            data, and that of greatest evidence for a regression.
         train_first: train the model on the first experience, then freeze it.
         optimizer: only for ``train_first``, along with ``train_epochs``.
         criterion: a loss, which tells the likelihood; and the training loss of ``train_first``.
         likelihood: ``"classification"``, ``"regression"`` or ``"binary"``, if the criterion does
             not tell.
+        verbose: show a bar in :meth:`absorb`; :meth:`train` shows in Avalanche's loggers.
         train_mb_size, train_epochs, eval_mb_size, device, plugins, evaluator, eval_every: as of
             every Avalanche strategy.
     """
@@ -72,11 +83,12 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         num_inducing: int = 1000,
         inducing: str | Tensor | SelectorMaker = "smooth_noise",
         parameters: str = "all",
-        prior_precision: float = 1e-3,
+        prior_precision: float | None = None,
         train_first: bool = False,
         optimizer: torch.optim.Optimizer | None = None,
         criterion: Any = None,
         likelihood: str | None = None,
+        verbose: bool = True,
         train_mb_size: int = 512,
         train_epochs: int = 1,
         eval_mb_size: int | None = 512,
@@ -96,13 +108,18 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         criterion = nn.CrossEntropyLoss() if criterion is None else criterion
         self._likelihood = likelihoods.of_criterion(criterion, likelihood)
         self._num_inducing = whole("num_inducing", num_inducing)
-        self._prior_precision = positive("prior_precision", prior_precision)
+        if prior_precision is not None:
+            positive("prior_precision", prior_precision)
+        elif self._likelihood != "regression":
+            prior_precision = PRIOR_PRECISION
+        self._prior_precision = prior_precision
+        self._verbose = verbose
         if not isinstance(inducing, Tensor):
             selector(inducing, 1)  # refuses a name that is none
         self._inducing = inducing
         self._parameters = parameters
         self._train_first = train_first
-        self._posteriors: dict[int | None, SFRPosterior] = {}
+        self._posteriors: Posteriors = {}
         # Noise is drawn when the first batch shows its shape, as if it were drawn here.
         self._seed = int(torch.randint(2**31, ()))
         self.mb_predictive: Distribution | None = None
@@ -132,16 +149,18 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         return self._posteriors[None]
 
     @property
-    def posteriors(self) -> dict[int | None, SFRPosterior]:
+    def posteriors(self) -> Posteriors:
         """The posteriors by task label; under ``None`` for a model without."""
         return dict(self._posteriors)
 
     def absorb(self, experience: Any) -> None:
         """Absorb an experience, without the hooks and the predictions of :meth:`train`."""
-        self._make_room(experience.dataset)
+        posteriors = self._with_room(experience.dataset)
         for label in task_labels(self.model, experience.dataset):
             samples = Samples(evaluated(experience.dataset), label)
-            self._posteriors[label].update(samples)
+            watched = shown(samples, "absorbing", len(samples), self._verbose)
+            posteriors[label].update(watched)
+        self._posteriors = posteriors
 
     def forward(self) -> Tensor:
         """Log predictive probabilities of the posterior (a regression's mean), once there is one.
@@ -149,11 +168,14 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         ``mb_predictive`` holds the predictive distribution.
         """
         self.mb_predictive = None
-        if self.is_training or not self._posteriors:
+        if self.is_training or (not self._posteriors and not self._of_classes):
             outputs: Tensor = super().forward()
             return outputs
-        found, self.mb_predictive = self._predictive.predict(
-            self.mb_x, self._labels, self._blank_outputs()
+        blank = self._blank_outputs(self._posteriors)
+        if not self._posteriors:
+            return torch.zeros_like(blank)  # all classes are alike
+        found, self.mb_predictive = Predictive(self._posteriors).predict(
+            self.mb_x, self._labels, blank
         )
         return found
 
@@ -162,87 +184,91 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
     def _train_exp(self, experience: Any, eval_streams: Any = None, **kwargs: Any) -> None:
         if self._train_first and not self._posteriors:
             super()._train_exp(experience, eval_streams, **kwargs)
-        self._make_room(experience.dataset)
+        posteriors = self._with_room(experience.dataset)
         # Not the loader of training, which may oversample or replay: every sample counts once.
         self.dataloader = in_order(evaluated(experience.dataset), self.train_mb_size)
         self._before_training_epoch(**kwargs)
-        self._condition(**kwargs)
+        self._condition(posteriors, **kwargs)
+        self._posteriors = posteriors
         self._after_training_epoch(**kwargs)
 
     @torch.no_grad()
-    def _condition(self, **kwargs: Any) -> None:
+    def _condition(self, posteriors: Posteriors, **kwargs: Any) -> None:
         passes: dict[int | None, Absorption] = {}
         for mbatch in self.dataloader:
             self.mbatch = mbatch
             self._unpack_minibatch()
             self._before_training_iteration(**kwargs)
             self._before_forward(**kwargs)
-            self.mb_output, self.mb_predictive = self._step(passes)
+            self.mb_output, self.mb_predictive = self._step(posteriors, passes)
             self._after_forward(**kwargs)
             self.loss = self.criterion()
             self._after_training_iteration(**kwargs)
         for absorption in passes.values():
             absorption.finish()
 
-    def _step(self, passes: dict[int | None, Absorption]) -> tuple[Tensor, Distribution | None]:
+    def _step(
+        self, posteriors: Posteriors, passes: dict[int | None, Absorption]
+    ) -> tuple[Tensor, Distribution | None]:
         """Predict a mini-batch, and add it to the sums of its task labels."""
-        outputs, predictive = self._blank_outputs(), None
-        labels = self._labels
-        for label in [None] if labels is None else labels.unique().tolist():
+        outputs, labels = self._blank_outputs(posteriors), self._labels
+        kinds = [None] if labels is None else labels.unique().tolist()
+        predictive = None
+        for label in kinds:
             own = slice(None) if labels is None else labels == label
             if label not in passes:
-                passes[label] = self._posteriors[label].absorption()
+                passes[label] = posteriors[label].absorption()
             predictive = passes[label].step(self.mb_x[own], self.mb_y[own])
             outputs[own] = values_of(predictive, outputs[own])
-        return outputs, predictive
+        return outputs, predictive if len(kinds) == 1 else None
 
     @property
     def _labels(self) -> Tensor | None:
         labels: Tensor | None = self.mb_task_id if is_multi_task_module(self.model) else None
         return labels
 
-    @property
-    def _predictive(self) -> Predictive:
-        return Predictive(self._posteriors)
-
-    def _blank_outputs(self) -> Tensor:
+    def _blank_outputs(self, posteriors: Posteriors) -> Tensor:
         """Room for the outputs of a mini-batch, and for classes that were never seen."""
-        width = max(posterior.num_outputs for posterior in self._posteriors.values())
-        if self._likelihood == "classification":
+        width = max((posterior.num_outputs for posterior in posteriors.values()), default=2)
+        if self._of_classes:
             width = max(width, int(self.mb_y.max()) + 1)
         rows = len(self.mb_y)
         return torch.full((rows, width), ABSENT, device=self.device)
 
     # Beginning -----------------------------------------------------------------------------------
 
-    def _make_room(self, dataset: Any) -> None:
-        """Posteriors for all task labels, with an output for every class."""
+    @property
+    def _of_classes(self) -> bool:
+        return self._likelihood == "classification"
+
+    def _with_room(self, dataset: Any) -> Posteriors:
+        """Posteriors for all task labels, with an output for every class; ours stay as they are."""
+        posteriors = {label: copy.copy(posterior) for label, posterior in self._posteriors.items()}
         for label in task_labels(self.model, dataset):
-            if label not in self._posteriors:
-                self._posteriors[label] = self._begin(label, dataset)
-            if self._likelihood == "classification":
-                posterior = self._posteriors[label]
-                classes = largest_label(dataset) + 1
-                if classes > posterior.num_outputs:
-                    posterior.grow_outputs(classes)
+            if label not in posteriors:
+                posteriors[label] = self._begin(label, dataset)
+            classes = largest_label(dataset) + 1 if self._of_classes else 0
+            if classes > posteriors[label].num_outputs:
+                posteriors[label].grow_outputs(classes)
+        return posteriors
 
     def _begin(self, label: int | None, dataset: Any) -> SFRPosterior:
         """A posterior without data, at the weights of now."""
         samples = Samples(evaluated(dataset), label)
         live, size = live_units(self.model, label, next(iter(samples))[0])
         view = narrowed(self.model, label, live, size)
-        classes = self._likelihood == "classification"
+        num_outputs = max(2, size) if self._of_classes else len(live)
         posterior = SFRPosterior(
             view,
             self._likelihood,
             parameters=self._parameters,
-            prior_precision=None if self._likelihood == "regression" else self._prior_precision,
-            num_outputs=max(2, size) if classes else None,
+            prior_precision=self._prior_precision,
+            num_outputs=num_outputs,
         )
-        z = self._choose(view, samples, max(2, size) if classes else None)
-        return posterior.fit_sites(ValueSites.none(z, max(2, size) if classes else len(live)))
+        z = self._choose(view, samples, num_outputs)
+        return posterior.fit_sites(ValueSites.none(z, num_outputs))
 
-    def _choose(self, view: TaskView, samples: Samples, num_outputs: int | None) -> Tensor:
+    def _choose(self, view: TaskView, samples: Samples, num_outputs: int) -> Tensor:
         wanted: Tensor | Selector
         if isinstance(self._inducing, Tensor):
             wanted = self._inducing

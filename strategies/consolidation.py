@@ -16,11 +16,21 @@ from .tasks import Recipe, Task
 from .views import TaskView, live_units, narrowed
 
 
-def consolidate(recipe: Recipe, model: nn.Module, tasks: Sequence[Task], size: int) -> Task:
+def consolidate(
+    recipe: Recipe, model: nn.Module, tasks: Sequence[Task], size: int, *, parts: bool = False
+) -> Task:
     """Tasks of one label as one, over at most ``size`` of their inducing inputs.
 
     Each keeps a share of its inducing inputs in proportion to its data, with the values they had.
     What is known of f at the others is projected onto those with the kernel of the current weights.
+
+    Args:
+        recipe: how they are remembered.
+        model: at its current weights.
+        tasks: several, of one task label.
+        size: the most inducing inputs to keep.
+        parts: whether they are parts of one task. Penalties of tasks add up, each a mean over its
+            own inducing inputs; parts add up to the sums of the task before that mean is taken.
     """
     label = tasks[0].label
     live, head = live_units(model, label, tasks[0].z)
@@ -36,7 +46,7 @@ def consolidate(recipe: Recipe, model: nn.Module, tasks: Sequence[Task], size: i
         label=label,
         units=live,
         classes=frozenset().union(*(task.classes for task in tasks)),
-        penalty=_penalty(recipe, model, tasks, kept),
+        penalty=_penalty(recipe, model, tasks, kept, parts=parts),
         predictive=predictive,
         num_data=sum(task.num_data for task in tasks),
     )
@@ -50,16 +60,15 @@ def joined(tasks: Sequence[Task], head: int) -> ValueSites:
 
 
 def _shares(tasks: Sequence[Task], size: int) -> Tensor:
-    """Which of all inducing inputs stay."""
+    """Which of all inducing inputs stay: of each task in proportion to its data."""
     total = sum(task.num_data for task in tasks)
-    kept, start = [], 0
-    for task in tasks:
-        count = len(task.z)
-        share = min(count, max(1, round(size * task.num_data / total)))
-        kept.append(start + torch.randperm(count)[:share].sort().values)
-        start += count
-    chosen = torch.cat(kept)
-    return chosen[torch.randperm(len(chosen))[:size].sort().values]
+    order = [torch.randperm(len(task.z)) for task in tasks]
+    starts = [sum(len(task.z) for task in tasks[:i]) for i in range(len(tasks))]
+    # The k-th input of a task waits until the task has earned k inputs: the first to wait stay.
+    waits = [(torch.arange(len(task.z)) + 0.5) * total / max(1, task.num_data) for task in tasks]
+    first = torch.cat(waits).argsort(stable=True)[:size]
+    everything = torch.cat([start + one for start, one in zip(starts, order, strict=True)])
+    return everything[first].sort().values
 
 
 def _in_order(task: Task, live: Tensor) -> Task:
@@ -78,21 +87,25 @@ def _in_order(task: Task, live: Tensor) -> Task:
     return replace(task, units=live, penalty=penalty)
 
 
-def _penalty(recipe: Recipe, model: nn.Module, tasks: Sequence[Task], kept: Tensor) -> Penalty:
-    parts = [task.penalty for task in tasks]
-    z = torch.cat([part.z for part in parts])
-    held = torch.cat([part.held for part in parts]).unique()
+def _penalty(
+    recipe: Recipe, model: nn.Module, tasks: Sequence[Task], kept: Tensor, *, parts: bool
+) -> Penalty:
+    penalties = [task.penalty for task in tasks]
+    z = torch.cat([penalty.z for penalty in penalties])
+    held = torch.cat([penalty.held for penalty in penalties]).unique()
+    pins = [penalty.pin for penalty in penalties]
     penalty = Penalty(
         z=z[kept],
-        targets=torch.cat([part.targets for part in parts])[kept],
+        targets=torch.cat([penalty.targets for penalty in penalties])[kept],
         held=held,
         precision=z.new_zeros(0, len(kept), len(kept)),
-        pin=sum(part.pin for part in parts),
+        pin=max(pins) if parts else sum(pins),
     )
     if not len(held):
         return penalty
+    size = None if parts else len(kept)
     precision = torch.stack(
-        [torch.block_diag(*(_block(part, c, len(kept)) for part in parts)) for c in held.tolist()]
+        [torch.block_diag(*(_block(each, c, size) for each in penalties)) for c in held.tolist()]
     )
     zeros = precision.new_zeros(len(held), len(z))
     sums = DualSums(
@@ -110,10 +123,15 @@ def _penalty(recipe: Recipe, model: nn.Module, tasks: Sequence[Task], kept: Tens
     return replace(penalty, precision=found.to(z.dtype))
 
 
-def _block(part: Penalty, output: int, size: int) -> Tensor:
-    """One task's sites on one output, for a penalty over ``size`` inducing inputs."""
-    scale = size / len(part.targets)
-    at = (part.held == output).nonzero()
+def _block(penalty: Penalty, output: int, size: int | None) -> Tensor:
+    """One task's sites on one output, for a mean over ``size`` inducing inputs.
+
+    Of a part of a task (``None``), its sites as they are: it says nothing of a class it lacks.
+    """
+    count = len(penalty.targets)
+    scale = 1.0 if size is None else size / count
+    at = (penalty.held == output).nonzero()
     if len(at):
-        return scale * part.precision[int(at[0, 0])].double()
-    return scale * part.pin * torch.eye(len(part.targets), dtype=torch.float64).to(part.held.device)
+        return scale * penalty.precision[int(at[0, 0])].double()
+    pin = 0.0 if size is None else scale * penalty.pin
+    return pin * torch.eye(count, dtype=torch.float64).to(penalty.held.device)

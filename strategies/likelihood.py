@@ -18,19 +18,28 @@ LOSSES: dict[Any, str] = {
     nn.BCEWithLogitsLoss: "binary",
     F.binary_cross_entropy_with_logits: "binary",
 }
+NAMES = sorted(set(LOSSES.values()))
+
+
+def require(likelihood: str) -> None:
+    """Refuse a name that is none."""
+    if likelihood not in NAMES:
+        raise ArgumentError(
+            f"expected likelihood to be one of {', '.join(NAMES)}; got {likelihood!r}"
+        )
 
 
 def of_criterion(criterion: Any, given: str | None) -> str:
     """The likelihood of a loss, which must be the one given, if one is."""
-    kinds = [type(criterion), *type(criterion).__mro__]
-    found = next((LOSSES[kind] for kind in [criterion, *kinds] if _known(kind)), None)
-    known = ", ".join(sorted({"classification", "regression", "binary"}))
-    if given is not None and given not in LOSSES.values():
-        raise ArgumentError(f"expected likelihood to be one of {known}; got {given!r}")
+    kinds = [criterion, *type(criterion).__mro__]
+    found = next((LOSSES[kind] for kind in kinds if _known(kind)), None)
+    if given is not None:
+        require(given)
     if given is None and found is None:
         raise ArgumentError(
             f"expected a criterion whose likelihood is known (CrossEntropyLoss, MSELoss, "
-            f"BCEWithLogitsLoss), got {_name(criterion)}: say likelihood= one of {known}"
+            f"BCEWithLogitsLoss), got {_name(criterion)}: say likelihood= one of "
+            f"{', '.join(NAMES)}"
         )
     if given is not None and found is not None and given != found:
         raise ArgumentError(

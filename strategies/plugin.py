@@ -14,10 +14,10 @@ from sfr_cl.options import positive, whole
 
 from . import likelihood as likelihoods
 from .predictive import Predictive, carried_over
-from .selectors import SelectorMaker, selector
+from .selectors import WITHOUT_DATA, SelectorMaker, selector
 from .store import TaskStore
 from .tasks import Recipe, Task
-from .views import samples_by_label
+from .views import number_of_classes, samples_by_label
 
 COVARIANCES = ("sfr", "identity")
 PREDICTORS = ("network", "posterior")
@@ -56,8 +56,8 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         consolidated: one posterior of ``num_inducing`` inputs for all tasks instead.
         predict_with: ``"network"``, or ``"posterior"``: at evaluation ``strategy.mb_output`` holds
             log predictive probabilities of the posterior at the current weights, and
-            ``strategy.mb_predictive`` the predictive distribution. Amid the training of an
-            experience, which no posterior knows of yet, the network predicts.
+            ``strategy.mb_predictive`` the predictive distribution. Before the first experience,
+            and amid the training of one, which no posterior knows of yet, the network predicts.
         likelihood: ``"classification"``, ``"regression"`` or ``"binary"``; by default what the
             strategy's criterion stands for.
         verbose: show a bar while data is absorbed, if it takes long.
@@ -81,6 +81,8 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         _require("predict_with", predict_with, PREDICTORS)
         if inducing is not None:
             selector(inducing, 1)  # refuses a name that is none
+        if likelihood is not None:
+            likelihoods.require(likelihood)
         self.tau = positive("tau", tau)
         self.covariance = covariance
         self.predict_with = predict_with
@@ -187,7 +189,8 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
 
     def after_eval_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Let the posterior speak."""
-        strategy.mb_predictive = None
+        if self.predict_with == "posterior":
+            strategy.mb_predictive = None
         if self._predictive is None:
             return
         labels = strategy.mb_task_id if is_multi_task_module(strategy.model) else None
@@ -214,7 +217,9 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         """Refuse, before training, more classes than there are inducing inputs."""
         if self._recipe.likelihood != "classification":
             return
-        classes = len(getattr(experience, "classes_in_this_experience", ()))
+        if self._store.inducing in WITHOUT_DATA:
+            return
+        classes = number_of_classes(experience.dataset)
         if classes > self._store.num_inducing:
             raise ArgumentError(
                 f"expected an inducing input for every class, got {classes} classes and "

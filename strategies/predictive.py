@@ -19,7 +19,7 @@ LARGEST = 2000
 """Inducing inputs a prediction is made with; beyond, every task is projected onto fewer of its."""
 
 ABSENT = -1000.0
-"""The log probability of a class nobody has seen, as Avalanche masks its logits."""
+"""The log probability of a class beyond a posterior's outputs, as Avalanche masks its logits."""
 
 
 class Predictive:
@@ -33,19 +33,23 @@ class Predictive:
         self._posteriors = posteriors
 
     def predict(
-        self, x: Tensor, labels: Tensor | None, outputs: Tensor
+        self, x: Tensor, labels: Tensor | None = None, outputs: Tensor | None = None
     ) -> tuple[Tensor, Distribution | None]:
         """What a head would say: log predictive probabilities, a logit, or a regression's mean.
 
         Args:
             x: inputs.
             labels: their task labels, for a model that takes them.
-            outputs: the network's, ``[B, C]``; they stay for labels no task had.
+            outputs: the network's, ``[B, C]``, whose form the values take; they stay for labels no
+                task had.
 
         Returns:
             values for the units of the head, and the distribution they are of; ``None`` for a
             mini-batch of several labels.
         """
+        if outputs is None:
+            width = max(posterior.num_outputs for posterior in self._posteriors.values())
+            outputs = torch.full((len(x), width), ABSENT, dtype=torch.float64, device=x.device)
         if labels is None:
             return self._head(x, None, outputs)
         found = outputs.clone()

@@ -10,6 +10,7 @@ from avalanche.training.plugins.evaluation import default_evaluator
 from avalanche.training.templates import SupervisedTemplate
 from torch import nn
 
+from . import likelihood as likelihoods
 from .plugin import SFRPlugin
 from .selectors import SelectorMaker
 
@@ -51,6 +52,7 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
         eval_every: int = -1,
         **base_kwargs: Any,
     ) -> None:
+        criterion = nn.CrossEntropyLoss() if criterion is None else criterion
         self.sfr = SFRPlugin(
             num_inducing,
             tau,
@@ -59,13 +61,13 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
             points_per_step=points_per_step,
             consolidated=consolidated,
             predict_with=predict_with,
-            likelihood=likelihood,
+            likelihood=likelihoods.of_criterion(criterion, likelihood),
             verbose=verbose,
         )
         super().__init__(
             model=model,
             optimizer=optimizer,
-            criterion=nn.CrossEntropyLoss() if criterion is None else criterion,
+            criterion=criterion,
             train_mb_size=train_mb_size,
             train_epochs=train_epochs,
             eval_mb_size=eval_mb_size,

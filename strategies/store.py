@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from sfr_cl.errors import ArgumentError, DataError, MismatchError
+from sfr_cl.errors import ArgumentError, DataError
 from sfr_cl.network import eval_mode, run
 
 from .consolidation import consolidate
@@ -53,7 +53,7 @@ class TaskStore:
         self._add(recipe, model, [self._remember(recipe, model, *item) for item in samples.items()])
 
     def receive(self, recipe: Recipe, model: nn.Module, samples: Samples, *, ends: bool) -> None:
-        """A part of a stream: it waits until there are M samples, then they become one task.
+        """A part of a stream: parts wait until they have M samples, then join the open task.
 
         Args:
             recipe: how it is remembered.
@@ -62,38 +62,46 @@ class TaskStore:
             ends: whether the stream will say where a task ends. Where it never does, all that was
                 folded so far is held at once.
         """
-        self._without_ends = not ends
+        waiting, opened = dict(self._waiting), dict(self._open)
         for label, pairs in samples.items():
-            waiting = self._waiting.setdefault(label, [])
-            waiting.extend(pairs)
-            if sum(len(y) for _, y in waiting) >= self.num_inducing:
-                self._fold(recipe, model, label)
+            waiting[label] = [*waiting.get(label, []), *pairs]
+            if sum(len(y) for _, y in waiting[label]) >= self.num_inducing:
+                opened[label] = self._folded(recipe, model, label, waiting.pop(label))
+        self._without_ends, self._waiting, self._open = not ends, waiting, opened
 
     def close(self, recipe: Recipe, model: nn.Module) -> None:
         """The end of the task whose parts were received, if there were any."""
-        for label in [label for label, waiting in self._waiting.items() if waiting]:
-            self._fold(recipe, model, label)
-        opened, self._open = list(self._open.values()), {}
-        self._add(recipe, model, opened)
+        opened = dict(self._open)
+        for label, pairs in self._waiting.items():
+            opened[label] = self._folded(recipe, model, label, pairs)
+        if opened:
+            self._add(recipe, model, list(opened.values()))
+        self._open, self._waiting = {}, {}
 
     def absorb(self, recipe: Recipe, model: nn.Module, samples: Samples, task: int | None) -> None:
         """More data of a known task."""
-        changed = list(self.tasks)
+        changed, opened = list(self.tasks), dict(self._open)
         for label, data in samples.items():
-            at = self._only_match(recipe, label, data) if task is None else self._index(task)
+            classes, _ = survey(recipe, data, None)
+            if task is None and label in opened and classes <= opened[label].classes:
+                opened[label] = absorb(recipe, model, opened[label], data)
+                continue
+            at = self._only_match(label, classes) if task is None else self._index(task, label)
             changed[at] = absorb(recipe, model, changed[at], data)
-        self.tasks = changed
+        self.tasks, self._open = changed, opened
 
     def _remember(self, recipe: Recipe, model: nn.Module, label: int | None, data: Pairs) -> Task:
         count = min(self.num_inducing, sum(len(y) for _, y in data))
         default = "class_balanced" if recipe.likelihood == "classification" else "random"
         return remember(recipe, model, label, data, selector(self.inducing or default, count))
 
-    def _fold(self, recipe: Recipe, model: nn.Module, label: int | None) -> None:
-        task = self._remember(recipe, model, label, self._waiting[label])
-        if label in self._open:
-            task = consolidate(recipe, model, [self._open[label], task], self.num_inducing)
-        self._open[label], self._waiting[label] = task, []
+    def _folded(self, recipe: Recipe, model: nn.Module, label: int | None, pairs: Pairs) -> Task:
+        """The open task of a label with more parts of it."""
+        task = self._remember(recipe, model, label, pairs)
+        if label not in self._open:
+            return task
+        parts = [self._open[label], task]
+        return consolidate(recipe, model, parts, self.num_inducing, parts=True)
 
     def _add(self, recipe: Recipe, model: nn.Module, tasks: list[Task]) -> None:
         tasks = [*self.tasks, *tasks]
@@ -109,13 +117,16 @@ class TaskStore:
             ]
         self.tasks, self._turns = tasks, []
 
-    def _index(self, task: int) -> int:
+    def _index(self, task: int, label: int | None) -> int:
         if not isinstance(task, int) or not 0 <= task < len(self.tasks):
             raise ArgumentError(f"expected a task in 0..{len(self.tasks) - 1}, got {task!r}")
+        if self.tasks[task].label != label:
+            raise DataError(
+                f"expected data of task label {self.tasks[task].label}, task {task}'s, got {label}"
+            )
         return task
 
-    def _only_match(self, recipe: Recipe, label: int | None, data: Pairs) -> int:
-        classes, _ = survey(recipe, data, None)
+    def _only_match(self, label: int | None, classes: frozenset[int]) -> int:
         matches = [
             i
             for i, task in enumerate(self.tasks)
@@ -139,7 +150,7 @@ class TaskStore:
     @property
     def knows_data(self) -> bool:
         """Whether anything has been received."""
-        return bool(self.tasks or self._open or any(self._waiting.values()))
+        return bool(self.tasks or self._open or self._waiting)
 
     @property
     def held(self) -> list[Task]:
@@ -156,11 +167,13 @@ class TaskStore:
         for label in dict.fromkeys(task.label for task in chosen):
             group = [task for task in chosen if task.label == label]
             view = TaskView(model, label)
+            penalties = [task.penalty.like(view) for task in group]
             with eval_mode(view):  # all tasks of a head in one pass
-                outputs = run(view, torch.cat([task.z for task in group]))
+                outputs = run(view, torch.cat([penalty.z for penalty in penalties]))
             parts = outputs.split([len(task.z) for task in group])
-            for task, part in zip(group, parts, strict=True):
-                total = total + task.penalty.at(part[:, task.units])
+            for task, penalty, part in zip(group, penalties, parts, strict=True):
+                task.require_units(outputs.shape[1])
+                total = total + penalty.at(part[:, task.units])
         return len(tasks) / len(chosen) * total
 
     def _take_turns(self, count: int) -> list[int]:
@@ -181,12 +194,7 @@ class TaskStore:
         for task in self.held:
             if task.label not in live:
                 live[task.label], size = live_units(model, task.label, task.z)
-                if size <= int(task.units.max()):
-                    raise MismatchError(
-                        f"expected a network with at least {int(task.units.max()) + 1} outputs, "
-                        f"which earlier tasks were learned with, got {size}: heads can grow, not "
-                        f"shrink"
-                    )
+                task.require_units(size)
         self.tasks = [task.extended(model, live[task.label]) for task in self.tasks]
         if self._without_ends:
             self._open = {
@@ -199,6 +207,5 @@ class TaskStore:
             waiting = [
                 self._remember(recipe, model, label, pairs)
                 for label, pairs in self._waiting.items()
-                if pairs
             ]
         return [*self.tasks, *self._open.values(), *waiting]

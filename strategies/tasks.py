@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sfr_cl import SFRPosterior
-from sfr_cl.errors import DataError
+from sfr_cl.errors import DataError, MismatchError
 from sfr_cl.inducing import Selector, choose
 from sfr_cl.inputs import Batches
 from sfr_cl.likelihoods import make
@@ -87,6 +87,15 @@ class Task:
         """A model as this task sees it."""
         return TaskView(model, self.label, self.units)
 
+    def require_units(self, size: int) -> None:
+        """Refuse a head of ``size`` units that lacks some of the task's."""
+        needed = int(self.units.max()) + 1
+        if size < needed:
+            raise MismatchError(
+                f"expected a network with at least {needed} outputs, which an earlier task was "
+                f"learned with, got {size}: heads can grow, not shrink"
+            )
+
     def extended(self, model: nn.Module, live: Tensor) -> Task:
         """With units that came to life since, pinned where they are before they are trained."""
         new = live[~torch.isin(live, self.units)]
@@ -147,18 +156,18 @@ def survey(recipe: Recipe, data: Pairs, z: Tensor | None) -> tuple[frozenset[int
     """The classes of some data, and its size. Inducing inputs drawn from it must show them all."""
     rows = set() if z is None else {_bytes(row) for row in z}
     classes: set[int] = set()
-    shown: set[int] = set()
+    drawn: set[int] = set()
     count = 0
     for x, y in data:
         count += len(y)
         if recipe.likelihood == "classification":
             classes.update(y.unique().tolist())
-            if len(shown) < len(classes) and rows:
+            if len(drawn) < len(classes) and rows:
                 pairs = zip(x.to(torch.float64), y.tolist(), strict=True)
-                shown.update(c for row, c in pairs if c not in shown and _bytes(row) in rows)
-    if shown and shown != classes:
+                drawn.update(c for row, c in pairs if c not in drawn and _bytes(row) in rows)
+    if drawn and drawn != classes:
         raise DataError(
-            f"expected an inducing input of every class, got none of {sorted(classes - shown)}: "
+            f"expected an inducing input of every class, got none of {sorted(classes - drawn)}: "
             f"raise num_inducing, or use inducing='class_balanced'"
         )
     return frozenset(classes), count
@@ -188,7 +197,13 @@ def _sites(
     """Which outputs of a view the data has spoken of, and its sites there, ``[H, M, M]``."""
     held = torch.arange(len(units), device=units.device)
     if recipe.likelihood == "classification":
-        held = torch.isin(units, torch.tensor(sorted(classes)).to(units)).nonzero()[:, 0]
+        known = torch.tensor(sorted(classes)).to(units)
+        held = torch.isin(units, known).nonzero()[:, 0]
+        if len(held) < len(known):
+            raise DataError(
+                f"expected classes the network has units for, {units.tolist()}, got "
+                f"{sorted(classes)}: train on them first"
+            )
         data = Curvatures(data, view, held)
         view = TaskView(view.model, view.label, units[held])
     watched = shown(data, "conditioning", count, recipe.verbose)

@@ -10,12 +10,14 @@ from avalanche.models.utils import is_multi_task_module
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from sfr_cl.errors import DataError, DataTypeError
 from sfr_cl.inputs import Inputs
 from sfr_cl.network import FrozenNetwork
 
 Pairs = Iterable[tuple[Tensor, Tensor]]
 
 BATCH = 512
+PROBES = 4
 KEPT_BYTES = 2**30
 """An experience is read once and kept while a posterior is built, up to this size."""
 
@@ -45,14 +47,17 @@ def live_units(model: nn.Module, label: int | None, x: Tensor) -> tuple[Tensor, 
     it. A derivative in a random direction is zero for those, and for no others.
     """
     network = FrozenNetwork(TaskView(model, label), "all", torch.float64)
-    row = network.prepare(x[:1])
-    size = network.bind(row)
+    rows = network.prepare(x[:PROBES])
     generator = torch.Generator().manual_seed(0)
-    direction = {
-        name: torch.randn(p.shape, generator=generator, dtype=p.dtype).to(p.device)
-        for name, p in network.parameters.items()
-    }
-    return (network.tangent(row, direction)[0] != 0).nonzero()[:, 0], size
+
+    def draw(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+
+    if rows.is_floating_point():  # a blank image says nothing of a network without biases
+        rows = torch.cat([rows, rows + draw(rows)])
+    size = network.bind(rows[:1])
+    direction = {name: draw(p) for name, p in network.parameters.items()}
+    return (network.tangent(rows, direction) != 0).any(0).nonzero()[:, 0], size
 
 
 def narrowed(model: nn.Module, label: int | None, units: Tensor, size: int) -> TaskView:
@@ -64,14 +69,26 @@ def task_labels(model: nn.Module, dataset: Any) -> list[int | None]:
     """The task labels in a dataset; ``[None]`` for a model that takes none."""
     if not is_multi_task_module(model):
         return [None]
-    return [*sorted(int(label) for label in dataset.targets_task_labels.uniques)]
+    if hasattr(dataset, "targets_task_labels"):
+        return [*sorted(int(label) for label in dataset.targets_task_labels.uniques)]
+    found = {int(label) for _, _, *rest in in_order(dataset, BATCH) for label in rest[-1:][0]}
+    return [*sorted(found)]
 
 
 def largest_label(dataset: Any) -> int:
     """The largest class in a dataset."""
+    return max(_classes(dataset))
+
+
+def number_of_classes(dataset: Any) -> int:
+    """How many classes are in a dataset."""
+    return len(_classes(dataset))
+
+
+def _classes(dataset: Any) -> set[int]:
     if hasattr(dataset, "targets") and hasattr(dataset.targets, "uniques"):
-        return max(int(label) for label in dataset.targets.uniques)
-    return max(int(y.max()) for _, y in Samples(dataset))
+        return {int(label) for label in dataset.targets.uniques}
+    return {int(label) for _, y in Samples(dataset) for label in y.unique()}
 
 
 def evaluated(dataset: Any) -> Any:
@@ -81,6 +98,13 @@ def evaluated(dataset: Any) -> Any:
 
 def samples_by_label(model: nn.Module, dataset: Any) -> dict[int | None, Pairs]:
     """Pairs (x, y) of a dataset, by task label if the model takes one."""
+    if isinstance(dataset, tuple) or not hasattr(dataset, "__getitem__"):
+        raise DataTypeError(
+            f"expected a dataset of items (x, y), got {type(dataset).__name__}: give the dataset "
+            f"of a loader, or TensorDataset(x, y)"
+        )
+    if not len(dataset):
+        raise DataError("expected data, got an empty dataset")
     labels = task_labels(model, dataset)
     return {label: _kept(Samples(evaluated(dataset), label)) for label in labels}
 

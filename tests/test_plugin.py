@@ -394,14 +394,16 @@ def test_an_inducing_input_of_every_class() -> None:
 )
 def test_a_criterion_that_does_not_match(criterion: Any, likelihood: Any, message: str) -> None:
     model = single_head(1)
-    strategy = SFR(
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), 0.1),
-        criterion=criterion,
-        likelihood=likelihood,
-        evaluator=silent(),
-    )
+    shared = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), 0.1),
+        "criterion": criterion,
+        "evaluator": silent(),
+    }
     with pytest.raises(ArgumentError, match=message):
+        SFR(likelihood=likelihood, **shared)
+    with pytest.raises(ArgumentError, match=message):  # a plug-in meets its strategy in training
+        strategy = Naive(plugins=[SFRPlugin(likelihood=likelihood)], **shared)
         strategy.train(regression_benchmark().train_stream[0])
 
 
