@@ -17,6 +17,13 @@ def timed(work: Callable[[], Value]) -> tuple[Value, float]:
     return value, time.perf_counter() - start
 
 
+def processor_seconds(work: Callable[[], object]) -> float:
+    """Of one thread, the time it would take on a machine that does nothing else."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Keep torch to one thread meanwhile.

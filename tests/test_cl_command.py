@@ -13,8 +13,7 @@ import pytest
 from cl_runs import SHORT, command, rows_in, short_case
 from rich.console import Console
 
-from sfr_cl.benchmarks import cli
-from sfr_cl.benchmarks.cl import runner
+from sfr_cl.benchmarks import cli, runner
 from sfr_cl.benchmarks.cl.experiment import Case
 from sfr_cl.benchmarks.cl.settings import Setting
 

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from sfr_cl.benchmarks.cl import measure
+from sfr_cl.benchmarks.runner import DivergedError
 
 Parts = list[tuple[Tensor, Tensor]]
 
@@ -63,5 +64,5 @@ def test_forgetting_counts_from_the_best_since_the_experience_was_learned() -> N
 
 def test_predictions_that_are_not_finite_are_refused() -> None:
     broken = [(torch.full((1, 2), float("nan")), torch.tensor([0]))]
-    with pytest.raises(measure.DivergedError, match="finite"):
+    with pytest.raises(DivergedError, match="finite"):
         measure.accuracies(broken)

@@ -10,6 +10,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
+from sfr_cl.benchmarks import data_roots
 from sfr_cl.benchmarks.cl import data
 from sfr_cl.errors import ArgumentError, DataError
 
@@ -19,7 +20,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder without data, no other root, and downloads that fail at once."""
     monkeypatch.delenv("SFR_CL_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(data, "user_cache_path", lambda name: tmp_path / "cache" / name)
+    monkeypatch.setattr(data_roots, "user_cache_path", lambda name: tmp_path / "cache" / name)
     closed = "http://127.0.0.1:9/"
     monkeypatch.setattr(data.MNIST, "mirrors", [closed])
     monkeypatch.setattr(data.FashionMNIST, "mirrors", [closed])
@@ -77,7 +78,7 @@ def test_missing_data_is_explained_with_the_layout(name: str, file: str, nowhere
 
 def test_roots_are_searched_in_order(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SFR_CL_DATA", str(nowhere / "environment"))
-    assert data.roots(nowhere / "option") == [
+    assert data_roots.roots(nowhere / "option") == [
         nowhere / "option",
         nowhere / "environment",
         nowhere / "cache" / "sfr-cl",

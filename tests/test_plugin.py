@@ -383,6 +383,11 @@ def test_an_inducing_input_of_every_class() -> None:
     assert all(torch.equal(weights[k], v) for k, v in model.state_dict().items())
 
 
+def train_with_plugin(likelihood: Any, shared: dict[str, Any]) -> None:
+    strategy = Naive(plugins=[SFRPlugin(likelihood=likelihood)], **shared)
+    strategy.train(regression_benchmark().train_stream[0])
+
+
 @pytest.mark.parametrize(
     ("criterion", "likelihood", "message"),
     [
@@ -403,8 +408,7 @@ def test_a_criterion_that_does_not_match(criterion: Any, likelihood: Any, messag
     with pytest.raises(ArgumentError, match=message):
         SFR(likelihood=likelihood, **shared)
     with pytest.raises(ArgumentError, match=message):  # a plug-in meets its strategy in training
-        strategy = Naive(plugins=[SFRPlugin(likelihood=likelihood)], **shared)
-        strategy.train(regression_benchmark().train_stream[0])
+        train_with_plugin(likelihood, shared)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,10 @@
 """The data sets by name, or from a folder or file of one's own, as tensors in memory."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from platformdirs import user_cache_path
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
@@ -15,6 +13,7 @@ from torchvision.datasets.utils import check_integrity
 
 from sfr_cl.errors import ArgumentError, DataError
 
+from ..data_roots import roots
 from .own_data import from_file, from_folder
 
 TEST_SHARE_OF_DIGITS = 0.25
@@ -62,22 +61,24 @@ def _own_name(path: Path) -> str:
     return path.stem if path.stem not in NAMES else f"own {path.stem}"
 
 
-def hold_out(data: Data, seed: int) -> Data:
-    """The training data alone, a stratified tenth of it in the place of the test data."""
+def hold_out(data: Data, seed: int, share: float = 1.0) -> Data:
+    """The training data alone, a stratified tenth of it in the place of the test data.
+
+    `share`: how much of the other nine tenths is left, stratified.
+    """
+    if not 0 < share <= 1:
+        raise ArgumentError(f"expected a share of the training data in (0, 1], got {share:g}")
+    labels = data.y_train.numpy()
     kept, held = train_test_split(
-        torch.arange(len(data.y_train)).numpy(),
+        torch.arange(len(labels)).numpy(),
         test_size=VALIDATION_SHARE,
-        stratify=data.y_train.numpy(),
+        stratify=labels,
         random_state=seed,
     )
+    if share < 1:
+        kept, _ = train_test_split(kept, train_size=share, stratify=labels[kept], random_state=seed)
     x, y = data.x_train, data.y_train
     return Data(data.name, x[kept], y[kept], x[held], y[held])
-
-
-def roots(data_root: Path | None) -> list[Path]:
-    """Where data is looked for, first match wins: the option, the environment, the cache."""
-    named = [data_root, os.environ.get("SFR_CL_DATA")]
-    return [*(Path(root).expanduser() for root in named if root), user_cache_path("sfr-cl")]
 
 
 def _digits(name: str, _data_root: Path | None) -> Data:

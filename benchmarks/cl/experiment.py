@@ -1,7 +1,7 @@
 """One row: one strategy, one seed, over the whole stream."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,8 @@ from avalanche.training.determinism.rng_manager import RNGManager
 from avalanche.training.supervised import JointTraining
 from avalanche.training.templates import SupervisedTemplate
 
-from ..timing import timed
+from ..runner import ShowShare
+from ..timing import processor_seconds
 from . import kept, measure, scenarios, strategies
 from .data import Data
 from .measure import Predictions
@@ -21,9 +22,6 @@ from .scenarios import Scenario
 from .settings import Setting, Values
 
 AVALANCHE = "avalanche"
-
-Progress = Callable[[float], None]
-"""Told the share of the training that is done, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -58,24 +56,28 @@ class Case:
     def label(self) -> str:
         return f"{self.strategy}, seed {self.seed}"
 
-    def run(self, progress: Progress) -> dict[str, Any]:
+    def run(self, show: ShowShare) -> dict[str, Any]:
         """The row."""
-        return run(self, progress)
+        return run(self, show)
+
+    def line(self, row: dict[str, Any]) -> str:
+        """The row in short."""
+        return f"accuracy {row['accuracy']:.4f}  {row['seconds']:.1f} s"
 
 
-def run(case: Case, progress: Progress = lambda _: None) -> dict[str, Any]:
+def run(case: Case, show: ShowShare = lambda _: None) -> dict[str, Any]:
     """Train on the stream, evaluate on all its test experiences after each: the row."""
     scenario = scenarios.make(case.data, case.scenario, case.seed)
     RNGManager.set_random_seeds(case.seed)
     predictions = Predictions()
-    watch = Watch(case.values, scenario, progress)
+    watch = Watch(case.values, scenario, show)
     strategy = strategies.make(
         case.strategy, case.values, scenario, case.memory, [predictions, watch]
     )
     matrix, seconds = [], 0.0
     with avalanche_calls_its_old_functions():
         for stage in stages(strategy, scenario):
-            seconds += timed(partial(strategy.train, stage, reset_optimizer_state=True))[1]
+            seconds += processor_seconds(partial(strategy.train, stage, reset_optimizer_state=True))
             strategy.eval(scenario.benchmark.test_stream)
             matrix.append(measure.accuracies(predictions.by_experience()))
     parts = predictions.by_experience()
@@ -126,9 +128,9 @@ def stages(strategy: SupervisedTemplate, scenario: Scenario) -> list[Any]:
 class Watch(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no types
     """Reports the training's progress, by samples and epochs."""
 
-    def __init__(self, values: Values, scenario: Scenario, progress: Progress) -> None:
+    def __init__(self, values: Values, scenario: Scenario, show: ShowShare) -> None:
         super().__init__()
-        self.progress = progress
+        self.show = show
         self.total = sum(scenario.train_sizes) * values.get("epochs", 1)
         self.batch = values["batch"]
         self.done = 0
@@ -138,11 +140,11 @@ class Watch(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no types
 
     def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
         self.done += self.batch
-        self.progress(min(1.0, self.done / self.total))
+        self.show(min(1.0, self.done / self.total))
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Right again, where a strategy's steps are not those of one epoch after another."""
         self.experiences += 1
         if not isinstance(strategy, JointTraining):
             self.done = sum(self.sizes[: self.experiences]) * self.epochs
-        self.progress(min(1.0, self.done / self.total))
+        self.show(min(1.0, self.done / self.total))

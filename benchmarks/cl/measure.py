@@ -7,13 +7,9 @@ import torch
 from avalanche.core import SupervisedPlugin
 from torch import Tensor
 
-from sfr_cl.errors import SFRError
+from ..runner import DivergedError
 
 BINS = 15
-
-
-class DivergedError(SFRError, ArithmeticError):
-    """A strategy's predictions are not finite."""
 
 
 class Predictions(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no types

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import data, runner, scenarios, settings, strategies
+from .. import runner
+from . import data, scenarios, settings, strategies
 from .experiment import Case
 
 COMMAND = "cl"

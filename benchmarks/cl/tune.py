@@ -13,12 +13,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from . import experiment, runner, settings
+from .. import runner
+from ..runner import DivergedError, Row, ShowShare
+from . import settings
 from .data import Data, hold_out
 from .experiment import Case
-from .measure import DivergedError
 from .run import add_shared_arguments, plan
-from .runner import Row
 from .settings import Setting
 from .strategies import RECIPES
 
@@ -34,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         help="of the networks and of the data held out (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=1.0,
+        help="of the training data that trials see, where all of it would take too long "
+        "(default: %(default)s)",
     )
 
 
@@ -53,13 +60,17 @@ class Trial:
     def label(self) -> str:
         return f"{self.case.strategy}, {self.parameter} {self.value:g}"
 
-    def run(self, progress: experiment.Progress) -> Row:
+    def run(self, show: ShowShare) -> Row:
         """The validation row; a value that makes training diverge has accuracy 0."""
         try:
-            row = self.case.run(progress)
+            row = self.case.run(show)
         except DivergedError:
             return {**self.key, "accuracy": 0.0, "nlpd": None, "seconds": 0.0}
         return {**self.key, **{name: row[name] for name in ("accuracy", "nlpd", "seconds")}}
+
+    def line(self, row: Row) -> str:
+        """The row in short."""
+        return self.case.line(row)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -68,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.seeds = [arguments.seed]
     cases = plan(arguments)
     content = settings.read(arguments.data, cases[0].scenario, arguments.settings)
-    held = hold_out(cases[0].data, arguments.seed)
+    held = hold_out(cases[0].data, arguments.seed, arguments.share)
     trials = [trial for case in cases for trial in trials_of(case, held)]
     rows, status = runner.work_through(
         trials, arguments.out, COMMAND, resume=arguments.resume, console=console
@@ -76,7 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
     own = [row for row in rows if any(runner.is_row_of(row, trial) for trial in trials)]
     chosen = {
         case.strategy: choose(
-            case.strategy, [row for row in own if row["strategy"] == case.strategy]
+            case.strategy,
+            [row for row in own if row["strategy"] == case.strategy],
+            arguments.share,
         )
         for case in cases
     }
@@ -108,7 +121,7 @@ def trials_of(case: Case, held: Data) -> list[Trial]:
     ]
 
 
-def choose(strategy: str, rows: list[Row]) -> dict[str, Any] | None:
+def choose(strategy: str, rows: list[Row], share: float = 1.0) -> dict[str, Any] | None:
     """The settings entry of a strategy; `None` while trials of its grid are missing.
 
     The most accurate value; of those that are equal, the one with the lowest NLPD.
@@ -130,7 +143,9 @@ def choose(strategy: str, rows: list[Row]) -> dict[str, Any] | None:
         "grid": [{"value": v, "accuracy": by_value[v]["accuracy"]} for v in grid],
         "on_edge": best in (grid[0], grid[-1]),
         "tuning_seed": rows[0]["seed"],
-        "validation": VALIDATION,
+        "validation": VALIDATION
+        if share == 1
+        else f"{VALIDATION}; trained on {share:.0%} of the rest",
     }
 
 

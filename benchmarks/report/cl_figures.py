@@ -22,7 +22,7 @@ COLUMNS = 4
 DOTS = {"forgetting": "forgetting, points", "nlpd": "NLPD, nats"}
 POINTS = 100
 """A share of one is this many points."""
-COSTS = {"stored_samples": "stored samples", "seconds": "seconds"}
+COSTS = {"stored_samples": "stored samples", "seconds": "processor seconds"}
 CLOSE = 0.15
 """Strategies this close to the best are drawn again, larger, if others are far below."""
 

@@ -1,7 +1,7 @@
 """Jobs in turn: progress with the time left, each row saved as soon as it is there."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,17 +15,22 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from sfr_cl.errors import FileError
+from sfr_cl.errors import FileError, SFRError
 
-from .. import results
-from ..exit_codes import DONE, FAILED, INTERRUPTED
-from ..timing import one_thread
-from . import experiment
-from .measure import DivergedError
+from . import results
+from .exit_codes import DONE, FAILED, INTERRUPTED
+from .timing import one_thread
 
 SETTINGS = "settings"
 
 Row = dict[str, Any]
+
+ShowShare = Callable[[float], None]
+"""Told the share of a job that is done, 0 to 1."""
+
+
+class DivergedError(SFRError, ArithmeticError):
+    """A method's predictions are not finite: it has no row."""
 
 
 class Job(Protocol):
@@ -39,8 +44,11 @@ class Job(Protocol):
     def label(self) -> str:
         """For the progress bar."""
 
-    def run(self, progress: experiment.Progress) -> Row:
+    def run(self, show: ShowShare) -> Row:
         """The row, with the columns of the key."""
+
+    def line(self, row: Row) -> str:
+        """The row in short, to be printed when it is there."""
 
 
 def work_through(
@@ -105,7 +113,7 @@ def _run(jobs: Sequence[Job], rows: list[Row], out: Path, command: str, console:
                 console.print(f"{job.label}: {error}", highlight=False, markup=False)
                 continue
             results.write(out, command, rows)
-            console.print(_line(job.label, rows[-1]), highlight=False, markup=False)
+            console.print(f"{job.label:30} {job.line(rows[-1])}", highlight=False, markup=False)
         bar.update(everything, completed=len(jobs), description="done")
     return status
 
@@ -120,8 +128,3 @@ def _progress_bar(console: Console) -> Progress:
         TimeRemainingColumn(),
         console=console,
     )
-
-
-def _line(label: str, row: Row) -> str:
-    """A finished row in short."""
-    return f"{label:30} accuracy {row['accuracy']:.4f}  {row['seconds']:.1f} s"
