@@ -138,3 +138,23 @@ def test_unusable_settings_are_refused(text: str, tmp_path: Path) -> None:
     file.write_text(text, encoding="utf-8")
     with pytest.raises(FileError, match="tune again"):
         settings.read("digits", "class", file)
+
+
+def test_trials_may_see_the_first_tasks_only(tmp_path: Path) -> None:
+    options = ["--strategies", "naive", "--tasks", "2"]
+    assert command("tune", tmp_path / "two", *options) == 0
+    assert command("tune", tmp_path / "all", *options[:2]) == 0
+    two, every = rows_in(tmp_path / "two"), rows_in(tmp_path / "all")
+    best = [max(row["accuracy"] for row in rows) for rows in (two, every)]
+    assert best[0] >= 0.45  # a network that forgets knows one task of two,
+    assert best[1] < 0.35  # or one of five
+    content = json.loads((tmp_path / "two" / "digits-class.json").read_text(encoding="utf-8"))
+    entry = content["memories"][str(MEMORY)]["strategies"]["naive"]
+    assert entry["validation"].endswith("the first 2 tasks")
+
+
+def test_tasks_that_are_not_there_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("tune", tmp_path, "--strategies", "naive", "--tasks", "6") == 2
+    assert "expected 2 to 5 tasks of digits, got 6" in capsys.readouterr().err

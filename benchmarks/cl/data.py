@@ -61,22 +61,14 @@ def _own_name(path: Path) -> str:
     return path.stem if path.stem not in NAMES else f"own {path.stem}"
 
 
-def hold_out(data: Data, seed: int, share: float = 1.0) -> Data:
-    """The training data alone, a stratified tenth of it in the place of the test data.
-
-    `share`: how much of the other nine tenths is left, stratified.
-    """
-    if not 0 < share <= 1:
-        raise ArgumentError(f"expected a share of the training data in (0, 1], got {share:g}")
-    labels = data.y_train.numpy()
+def hold_out(data: Data, seed: int) -> Data:
+    """The training data alone, a stratified tenth of it in the place of the test data."""
     kept, held = train_test_split(
-        torch.arange(len(labels)).numpy(),
+        torch.arange(len(data.y_train)).numpy(),
         test_size=VALIDATION_SHARE,
-        stratify=labels,
+        stratify=data.y_train.numpy(),
         random_state=seed,
     )
-    if share < 1:
-        kept, _ = train_test_split(kept, train_size=share, stratify=labels[kept], random_state=seed)
     x, y = data.x_train, data.y_train
     return Data(data.name, x[kept], y[kept], x[held], y[held])
 

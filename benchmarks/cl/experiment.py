@@ -34,6 +34,8 @@ class Case:
     seed: int
     memory: int
     setting: Setting
+    tasks: int | None = None
+    """The first so many tasks only."""
 
     @property
     def values(self) -> Values:
@@ -67,7 +69,7 @@ class Case:
 
 def run(case: Case, show: ShowShare = lambda _: None) -> dict[str, Any]:
     """Train on the stream, evaluate on all its test experiences after each: the row."""
-    scenario = scenarios.make(case.data, case.scenario, case.seed)
+    scenario = scenarios.make(case.data, case.scenario, case.seed, case.tasks)
     RNGManager.set_random_seeds(case.seed)
     predictions = Predictions()
     watch = Watch(case.values, scenario, show)

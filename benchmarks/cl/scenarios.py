@@ -67,6 +67,14 @@ def check(data_name: str, scenario: str) -> None:
         )
 
 
+def check_tasks(data: Data, tasks: int | None) -> None:
+    """Refuse a number of tasks, `None` for all, that the data does not have."""
+    permuted = data.name == PERMUTED
+    known = NUM_PERMUTATIONS if permuted else len(groups(data.num_classes))
+    if tasks is not None and not 2 <= tasks <= known:
+        raise ArgumentError(f"expected 2 to {known} tasks of {data.name}, got {tasks}")
+
+
 def classes_per_task(data: Data) -> int:
     """The most classes of any task: what a memory must hold one sample of each."""
     if data.name == PERMUTED:
@@ -91,23 +99,26 @@ def groups(num_classes: int) -> list[list[int]]:
     return [part.tolist() for part in np.array_split(np.arange(num_classes), tasks)]
 
 
-def make(data: Data, name: str, seed: int) -> Scenario:
-    """The benchmark of a scenario; `seed` draws the permutations where there are any."""
+def make(data: Data, name: str, seed: int, tasks: int | None = None) -> Scenario:
+    """The benchmark of a scenario, or its first `tasks`.
+
+    `seed` draws the permutations where there are any.
+    """
     check(data.name, name)
     if data.name == PERMUTED:
-        return _permuted(data, seed)
+        return _permuted(data, seed, tasks)
     split = groups(data.num_classes)
     from_zero = name != "class"
-    train = [_of_classes(data.x_train, data.y_train, group, from_zero) for group in split]
-    test = [_of_classes(data.x_test, data.y_test, group, from_zero) for group in split]
     outputs = max(map(len, split)) if from_zero else data.num_classes
+    train = [_of_classes(data.x_train, data.y_train, group, from_zero) for group in split[:tasks]]
+    test = [_of_classes(data.x_test, data.y_test, group, from_zero) for group in split[:tasks]]
     return _scenario(data, name, train, test, outputs)
 
 
-def _permuted(data: Data, seed: int) -> Scenario:
+def _permuted(data: Data, seed: int, tasks: int | None) -> Scenario:
     generator = torch.Generator().manual_seed(seed)
     pixels = data.x_train[0].numel()
-    orders = [torch.randperm(pixels, generator=generator) for _ in range(NUM_PERMUTATIONS)]
+    orders = [torch.randperm(pixels, generator=generator) for _ in range(NUM_PERMUTATIONS)][:tasks]
     train = [PermutedItems(data.x_train, data.y_train, order) for order in orders]
     test = [PermutedItems(data.x_test, data.y_test, order) for order in orders]
     return _scenario(data, "domain", train, test, data.num_classes)

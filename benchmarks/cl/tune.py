@@ -15,7 +15,7 @@ from rich.table import Table
 
 from .. import runner
 from ..runner import DivergedError, Row, ShowShare
-from . import settings
+from . import scenarios, settings
 from .data import Data, hold_out
 from .experiment import Case
 from .run import add_shared_arguments, plan
@@ -36,11 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the networks and of the data held out (default: %(default)s)",
     )
     parser.add_argument(
-        "--share",
-        type=float,
-        default=1.0,
-        help="of the training data that trials see, where all of it would take too long "
-        "(default: %(default)s)",
+        "--tasks",
+        type=int,
+        metavar="N",
+        help="trials see only the first N tasks, as one who must choose early (default: all)",
     )
 
 
@@ -54,7 +53,12 @@ class Trial:
 
     @property
     def key(self) -> Row:
-        return {**self.case.key, "parameter": self.parameter, "value": self.value}
+        return {
+            **self.case.key,
+            "tasks": self.case.tasks,
+            "parameter": self.parameter,
+            "value": self.value,
+        }
 
     @property
     def label(self) -> str:
@@ -78,9 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console()
     arguments.seeds = [arguments.seed]
     cases = plan(arguments)
+    scenarios.check_tasks(cases[0].data, arguments.tasks)
     content = settings.read(arguments.data, cases[0].scenario, arguments.settings)
-    held = hold_out(cases[0].data, arguments.seed, arguments.share)
-    trials = [trial for case in cases for trial in trials_of(case, held)]
+    held = hold_out(cases[0].data, arguments.seed)
+    trials = [trial for case in cases for trial in trials_of(case, held, arguments.tasks)]
     rows, status = runner.work_through(
         trials, arguments.out, COMMAND, resume=arguments.resume, console=console
     )
@@ -89,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         case.strategy: choose(
             case.strategy,
             [row for row in own if row["strategy"] == case.strategy],
-            arguments.share,
+            arguments.tasks,
         )
         for case in cases
     }
@@ -101,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     return status
 
 
-def trials_of(case: Case, held: Data) -> list[Trial]:
+def trials_of(case: Case, held: Data, tasks: int | None = None) -> list[Trial]:
     """A trial for each value of the grid; `held` has validation data for test data."""
     recipe = RECIPES[case.strategy]
     return [
@@ -113,6 +118,7 @@ def trials_of(case: Case, held: Data) -> list[Trial]:
                 seed=case.seed,
                 memory=case.memory,
                 setting=Setting(case.setting.common, {**case.setting.own, recipe.tuned: value}),
+                tasks=tasks,
             ),
             recipe.tuned,
             value,
@@ -121,7 +127,7 @@ def trials_of(case: Case, held: Data) -> list[Trial]:
     ]
 
 
-def choose(strategy: str, rows: list[Row], share: float = 1.0) -> dict[str, Any] | None:
+def choose(strategy: str, rows: list[Row], tasks: int | None = None) -> dict[str, Any] | None:
     """The settings entry of a strategy; `None` while trials of its grid are missing.
 
     The most accurate value; of those that are equal, the one with the lowest NLPD.
@@ -143,9 +149,7 @@ def choose(strategy: str, rows: list[Row], share: float = 1.0) -> dict[str, Any]
         "grid": [{"value": v, "accuracy": by_value[v]["accuracy"]} for v in grid],
         "on_edge": best in (grid[0], grid[-1]),
         "tuning_seed": rows[0]["seed"],
-        "validation": VALIDATION
-        if share == 1
-        else f"{VALIDATION}; trained on {share:.0%} of the rest",
+        "validation": VALIDATION if tasks is None else f"{VALIDATION}; the first {tasks} tasks",
     }
 
 
