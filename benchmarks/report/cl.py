@@ -48,17 +48,19 @@ def write(out: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
-    """The headline, 80 columns wide."""
+    """The headline, 80 columns wide; how many seeds there are is said once below it."""
     grid = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     grid.add_column("strategy", no_wrap=True)
-    for name, _, _ in COLUMNS:
+    for name, _, _ in COLUMNS[:-1]:
         grid.add_column(name, justify="right", no_wrap=True)
     strategies = summary.strategies(rows)
     for strategy in strategies:
         label = Text(strategy.name + (" †" if strategy.on_edge else ""))
-        grid.add_row(label, *cells(strategy))
+        grid.add_row(label, *cells(strategy)[:-1])
+    notes = [f"{_count(len({row['seed'] for row in rows}), 'seed')}"]
     if any(strategy.on_edge for strategy in strategies):
-        grid.caption = "† best value on the edge of its validation grid"
+        notes.append("† best value on the edge of its validation grid")
+    grid.caption = "; ".join(notes)
     return grid
 
 
