@@ -63,6 +63,17 @@ COMMANDS = (
         "and plot both (the paper's first figure)",
     ),
     Command(
+        "update",
+        "sfr_cl.benchmarks.update.run",
+        "absorb half of a regression data set by conditioning, against retraining on all of it",
+    ),
+    Command(
+        "ood",
+        "sfr_cl.benchmarks.ood.run",
+        "tell clothes from digits by predictive uncertainty, and measure calibration: our "
+        "posterior against the network and other packages",
+    ),
+    Command(
         "speed",
         "sfr_cl.benchmarks.speed",
         "time and memory of kernel, sums, fit and prediction against other packages, in one run",

@@ -1,0 +1,1 @@
+"""Calibration, and out-of-distribution detection, on images."""

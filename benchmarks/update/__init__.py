@@ -1,0 +1,1 @@
+"""Conditioning against retraining: half of a data set arrives after the network was trained."""
