@@ -194,6 +194,19 @@ def swatch(ax: Axes, mark: Mark) -> None:
     ax.axis("off")
 
 
+def legend_above(ax: Axes) -> None:
+    """The names of marks, in a line over the axes."""
+    ax.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=3,
+        frameon=False,
+        handletextpad=0.2,
+        columnspacing=1.2,
+        borderaxespad=0.2,
+    )
+
+
 def save_png(figure: Figure, path: Path) -> Path:
     """Write 256 colours: a third of the size, and no difference to see."""
     pixels = BytesIO()

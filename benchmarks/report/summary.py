@@ -132,7 +132,7 @@ def _strategy(name: str, rows: list[Row]) -> Strategy:
         measures={key: Spread.of(row.get(key) for row in rows) for key in MEASURES},
         matrix=matrix,
         curve=_curve(matrix),
-        reliability=_reliability(rows),
+        reliability=reliability(rows),
         rows=rows,
     )
 
@@ -144,7 +144,7 @@ def _curve(matrix: Array) -> Array:
     return np.array([matrix[i, : earlier + i + 1].mean() for i in range(trained)])
 
 
-def _reliability(rows: Sequence[Row]) -> Reliability | None:
+def reliability(rows: Sequence[Row]) -> Reliability | None:
     """Bins of all seeds, weighted by their counts."""
     kept = [row for row in rows if row.get("reliability_count")]
     if not kept:

@@ -73,7 +73,7 @@ def nlpd(ax: Axes, one: DataSet) -> None:
     ax.set_xlabel(f"{one.name}: test NLPD, nats")
     ax.xaxis.set_major_locator(MaxNLocator(6))
     ax.spines["left"].set_visible(False)
-    _legend_above(ax)
+    plots.legend_above(ax)
 
 
 def seconds(ax: Axes, sets: Sequence[DataSet]) -> None:
@@ -88,7 +88,7 @@ def seconds(ax: Axes, sets: Sequence[DataSet]) -> None:
     ax.xaxis.set_major_formatter(plots.PLAIN)
     ax.set_xlabel("processor seconds, one thread (log scale)")
     ax.spines["left"].set_visible(False)
-    _legend_above(ax)
+    plots.legend_above(ax)
 
 
 def shown_forms(one: DataSet) -> list[Form]:
@@ -98,18 +98,6 @@ def shown_forms(one: DataSet) -> list[Form]:
         for form in one.forms
         if form is one.chosen or max(form.at(f"nlpd_{when}") for when in WHEN) < FAR
     ]
-
-
-def _legend_above(ax: Axes) -> None:
-    ax.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=3,
-        frameon=False,
-        handletextpad=0.2,
-        columnspacing=1.2,
-        borderaxespad=0.2,
-    )
 
 
 def _tall(one: DataSet) -> float:

@@ -1,0 +1,104 @@
+"""One row: one method, one seed, one direction."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from ..cl import measure
+from ..runner import ShowShare
+from ..timing import processor_seconds
+from . import methods, problem, training
+from .methods import METHODS, Predictions
+from .problem import Problem
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a row is the result of."""
+
+    problem: Problem
+    method: str
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What tells this row from others; also the row's first columns."""
+        settings = {
+            "network": training.NAME,
+            "epochs": training.EPOCHS,
+            "peak_rate": training.PEAK_RATE,
+            "weight_decay": training.WEIGHT_DECAY,
+            "batch": training.BATCH,
+            "num_inducing": methods.NUM_INDUCING,
+            "fitted": problem.FITTED,
+            "chosen_on": problem.CHOSEN_ON,
+            "tested": problem.TESTED,
+        }
+        return {
+            "data": self.problem.inside,
+            "ood": self.problem.outside,
+            "method": self.method,
+            "seed": self.problem.seed,
+            "settings": settings,
+        }
+
+    @property
+    def label(self) -> str:
+        return f"{self.problem.inside}, {self.method}, seed {self.problem.seed}"
+
+    def run(self, show: ShowShare) -> dict[str, Any]:
+        """The row."""
+        self.problem.show = show
+        torch.manual_seed(self.problem.seed)
+        _ = self.problem.network  # trained before the clock starts
+        found: list[Predictions] = []
+        seconds = processor_seconds(lambda: found.append(METHODS[self.method](self.problem)))
+        return self.key | measures(found[0], self.problem.test.y) | {"seconds": seconds}
+
+    def line(self, row: dict[str, Any]) -> str:
+        """The row in short."""
+        return f"accuracy {row['accuracy']:.4f}  AUROC {row['auroc_entropy']:.4f} (entropy)"
+
+
+def measures(predictions: Predictions, y: Tensor) -> dict[str, Any]:
+    """Accuracy and calibration on the test images, and how well strangers are told from them."""
+    inside, outside = (
+        predictions.probabilities(moments) for moments in (predictions.inside, predictions.outside)
+    )
+    parts = [(inside.log(), y)]
+    bins = measure.reliability(parts)
+    variances = predictions.inside.variance, predictions.outside.variance
+    by_variance = None
+    if variances[0] is not None and variances[1] is not None:
+        by_variance = auroc(variances[0].mean(1), variances[1].mean(1))
+    return {
+        "accuracy": measure.accuracies(parts)[0],
+        "nlpd": measure.nlpd(parts),
+        "ece": bins.ece,
+        "auroc_entropy": auroc(entropy(inside), entropy(outside)),
+        "auroc_variance": by_variance,
+        "prior_precision": predictions.prior_precision,
+        "logit_scale": predictions.logit_scale,
+        "link": predictions.link,
+        "reliability_confidence": bins.confidence,
+        "reliability_accuracy": bins.accuracy,
+        "reliability_count": bins.count,
+    }
+
+
+def entropy(probs: Tensor) -> Tensor:
+    """-sum_c p_c log p_c, ``[B]``."""
+    return torch.special.entr(probs).sum(1)
+
+
+def auroc(inside: Tensor, outside: Tensor) -> float:
+    """How often a stranger's score is the higher one.
+
+    >>> auroc(torch.tensor([0.1, 0.4]), torch.tensor([0.3, 0.5]))
+    0.75
+    """
+    labels = np.repeat([0, 1], [len(inside), len(outside)])
+    return float(roc_auc_score(labels, torch.cat([inside, outside]).numpy()))

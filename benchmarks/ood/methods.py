@@ -1,0 +1,181 @@
+"""The methods: each gives moments of the logits f, from which probabilities and scores follow."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sfr_cl import SFRPosterior
+from sfr_cl.inducing import pivots
+from sfr_cl.kernel import Kernel
+from sfr_cl.likelihoods import CategoricalLikelihood
+from sfr_cl.tuning import SCALES
+
+from ..peers import laplace, loader, quiet
+from .problem import Labelled, Problem
+from .training import DENSE_LAYERS
+
+NUM_INDUCING = 512
+CANDIDATES = 4
+"""Inducing inputs are chosen among this many times their number."""
+PEER_BATCH = 50
+"""Images laplace-torch is given at a time: their Jacobians fill memory."""
+PEER_DELTAS = [10.0**power for power in range(-2, 5)]
+LINKS = ("probit", "mc")
+
+
+class Moments(NamedTuple):
+    """Mean and variance of f, ``[B, C]``; a network alone has no variance."""
+
+    mean: Tensor
+    variance: Tensor | None
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a method says of the test images and of the strangers."""
+
+    inside: Moments
+    outside: Moments
+    prior_precision: float | None = None
+    logit_scale: float = 1.0
+    link: str = "map"
+
+    def probabilities(self, moments: Moments) -> Tensor:
+        """p(y | x), ``[B, C]``."""
+        return probabilities(moments, self.logit_scale, self.link)
+
+
+def probabilities(moments: Moments, scale: float, link: str) -> Tensor:
+    """Of the logits times `scale`, through the link."""
+    mean = moments.mean.double()
+    variance = torch.zeros_like(mean) if moments.variance is None else moments.variance.double()
+    predictive = CategoricalLikelihood().predictive(scale * mean, scale**2 * variance, link)
+    found: Tensor = predictive.probs
+    return found
+
+
+def nlpd(probs: Tensor, y: Tensor) -> float:
+    """Mean -log p(y | x)."""
+    return -float(probs.gather(1, y[:, None]).log().mean())
+
+
+def best_link(moments: Moments, scale: float, y: Tensor) -> str:
+    """The link of least validation NLPD."""
+    return min(LINKS, key=lambda link: nlpd(probabilities(moments, scale, link), y))
+
+
+@torch.no_grad()
+def network_alone(problem: Problem) -> Predictions:
+    """MAP: the softmax of the trained network."""
+    network = problem.network
+    inside, outside = (network(x).double() for x in (problem.test.x, problem.strangers))
+    return Predictions(Moments(inside, None), Moments(outside, None))
+
+
+def sfr(problem: Problem, parameters: str | Sequence[str]) -> Predictions:
+    """Our posterior: sums over all fitted data, the network's own mean."""
+    z, _ = inducing(problem, parameters)
+    return ours(problem, parameters, z, problem.fitted)
+
+
+def gp_subset(problem: Problem) -> Predictions:
+    """The same Gaussian process, given the inducing inputs as its only data."""
+    z, labels = inducing(problem, DENSE_LAYERS)
+    return ours(problem, DENSE_LAYERS, z, Labelled(z, labels))
+
+
+def ours(
+    problem: Problem, parameters: str | Sequence[str], z: Tensor, data: Labelled
+) -> Predictions:
+    """A posterior fitted on `data`, its choices made on validation data."""
+    posterior = SFRPosterior(
+        problem.network,
+        "classification",
+        inducing=z,
+        mean="network",
+        parameters=parameters,
+        dtype=torch.float32,
+    ).fit(data)
+    posterior.tune_prior_precision(problem.validation)
+    scale = posterior.logit_scale
+    valid, inside, outside = (
+        Moments(latent.mean, latent.variance)
+        for latent in map(
+            posterior.predict_f, (problem.validation.x, problem.test.x, problem.strangers)
+        )
+    )
+    link = best_link(valid, scale, problem.validation.y)
+    return Predictions(inside, outside, posterior.prior_precision, scale, link)
+
+
+def inducing(problem: Problem, parameters: str | Sequence[str]) -> Labelled:
+    """Images by greatest conditional variance under the kernel, with their labels."""
+    candidates = problem.fitted.first(CANDIDATES * NUM_INDUCING)
+    chosen: list[Tensor] = []
+
+    def select(_: Any, kernel: Kernel) -> Tensor:
+        chosen.append(pivots(kernel.gram(candidates.x).mean(0), NUM_INDUCING))
+        return candidates.x[chosen[0]]
+
+    SFRPosterior(
+        problem.network,
+        "classification",
+        inducing=select,
+        parameters=parameters,
+        dtype=torch.float32,
+    ).fit(candidates.first(1))
+    return Labelled(candidates.x[chosen[0]], candidates.y[chosen[0]])
+
+
+def kronecker_glm(problem: Problem) -> Predictions:
+    """laplace-torch's linearised Laplace, Kronecker-factored, over all weights."""
+    network = trainable(problem.network)
+    with quiet():
+        peer = laplace("KronLaplace", network)
+        peer.fit(loader(*problem.fitted))
+        valid = peer_moments(peer, problem.validation.x, PEER_DELTAS)
+        y = problem.validation.y
+        grid = [(i, scale) for i in range(len(PEER_DELTAS)) for scale in SCALES]
+        best, scale = min(
+            grid, key=lambda tried: nlpd(probabilities(valid[tried[0]], tried[1], "probit"), y)
+        )
+        delta = PEER_DELTAS[best]
+        (inside,) = peer_moments(peer, problem.test.x, [delta])
+        (outside,) = peer_moments(peer, problem.strangers, [delta])
+    return Predictions(inside, outside, delta, scale, best_link(valid[best], scale, y))
+
+
+def trainable(network: nn.Sequential) -> nn.Sequential:
+    """A copy whose weights ask for gradients, as laplace-torch needs."""
+    return copy.deepcopy(network).requires_grad_(True)
+
+
+def peer_moments(peer: Any, x: Tensor, deltas: Sequence[float]) -> list[Moments]:
+    """For each prior precision; the Jacobians, which take the time, are made once."""
+    parts: list[list[Moments]] = [[] for _ in deltas]
+    for batch in x.split(PEER_BATCH):
+        jacobians, mean = peer.backend.jacobians(batch)
+        for part, delta in zip(parts, deltas, strict=True):
+            peer.prior_precision = delta
+            variance = peer.functional_variance(jacobians).diagonal(dim1=1, dim2=2)
+            part.append(Moments(mean.detach(), variance.detach()))
+    return [
+        Moments(
+            torch.cat([moments.mean for moments in part]),
+            torch.cat([moments.variance for moments in part if moments.variance is not None]),
+        )
+        for part in parts
+    ]
+
+
+METHODS: dict[str, Callable[[Problem], Predictions]] = {
+    "map": network_alone,
+    "kron-glm": kronecker_glm,
+    "gp-subset": gp_subset,
+    "sfr": lambda problem: sfr(problem, DENSE_LAYERS),
+    "sfr-last-layer": lambda problem: sfr(problem, "last_layer"),
+}

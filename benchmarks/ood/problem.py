@@ -1,0 +1,58 @@
+"""What all methods of a direction and seed share: the network, and the images they are given."""
+
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from sklearn.model_selection import train_test_split
+from torch import Tensor, nn
+
+from ..cl.data import Data
+from ..runner import ShowShare
+from . import training
+
+VALIDATION = 5_000
+"""Training images held out: methods choose on some of them."""
+FITTED, CHOSEN_ON, TESTED = 10_000, 1_000, 2_000
+"""Images a posterior is fitted on, chooses on, and is tested with, on either side.
+
+Equal for all methods; laplace-torch's predictions take too long for more.
+"""
+
+
+class Labelled(NamedTuple):
+    """Images and labels."""
+
+    x: Tensor
+    y: Tensor
+
+    def first(self, count: int) -> "Labelled":
+        """The first few of them: they come in random order."""
+        return Labelled(self.x[:count], self.y[:count])
+
+
+class Problem:
+    """Images of one data set to be told from those of another."""
+
+    def __init__(self, inside: Data, outside: Data, seed: int) -> None:
+        self.inside, self.outside, self.seed = inside.name, outside.name, seed
+        self.show: ShowShare = lambda _: None
+        kept, held = train_test_split(
+            torch.arange(len(inside.y_train)).numpy(),
+            test_size=min(VALIDATION, len(inside.y_train) // 4),
+            stratify=inside.y_train.numpy(),
+            random_state=seed,
+        )
+        self._train = Labelled(inside.x_train[kept], inside.y_train[kept])
+        self.fitted = self._train.first(FITTED)
+        self.validation = Labelled(inside.x_train[held], inside.y_train[held]).first(CHOSEN_ON)
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randperm(len(inside.y_test), generator=generator)[:TESTED]
+        self.test = Labelled(inside.x_test[rows], inside.y_test[rows])
+        rows = torch.randperm(len(outside.y_test), generator=generator)[:TESTED]
+        self.strangers = outside.x_test[rows]
+
+    @cached_property
+    def network(self) -> nn.Sequential:
+        """Trained once, when first asked for."""
+        return training.train(*self._train, self.seed, lambda share: self.show(0.9 * share))
