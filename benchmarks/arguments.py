@@ -1,19 +1,19 @@
 """Option values that several commands take."""
 
 
-def names(text: str) -> list[str]:
+def name_list(text: str) -> list[str]:
     """Names separated by commas, each once.
 
-    >>> names("a, b,a")
+    >>> name_list("a, b,a")
     ['a', 'b']
     """
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
-def numbers(text: str) -> list[int]:
+def number_list(text: str) -> list[int]:
     """Whole numbers separated by commas.
 
-    >>> numbers("0,1")
+    >>> number_list("0,1")
     [0, 1]
     """
-    return [int(number) for number in names(text)]
+    return [int(number) for number in name_list(text)]

@@ -17,11 +17,19 @@ def timed(work: Callable[[], Value]) -> tuple[Value, float]:
     return value, time.perf_counter() - start
 
 
-def processor_seconds(work: Callable[[], object]) -> float:
-    """Of one thread, the time it would take on a machine that does nothing else."""
+def processor_timed(work: Callable[[], Value]) -> tuple[Value, float]:
+    """The value of `work()`, and the processor seconds it took.
+
+    With one thread, the time it would take on a machine that does nothing else.
+    """
     start = time.process_time()
-    work()
-    return time.process_time() - start
+    value = work()
+    return value, time.process_time() - start
+
+
+def processor_seconds(work: Callable[[], object]) -> float:
+    """The processor seconds of `work()` alone."""
+    return processor_timed(work)[1]
 
 
 @contextmanager

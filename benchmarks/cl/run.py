@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from .. import runner
+from ..arguments import name_list, number_list
 from . import data, scenarios, settings, strategies
 from .experiment import Case
 
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared_arguments(parser)
     parser.add_argument(
         "--seeds",
-        type=_numbers,
+        type=number_list,
         default=[0, 1, 2],
         metavar="A,B,...",
         help="a row for each strategy and seed (default: 0,1,2)",
@@ -39,7 +40,7 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--strategies",
-        type=_names,
+        type=name_list,
         metavar="A,B,...",
         help=f"of {', '.join(strategies.RECIPES)} (default: all that can do the scenario)",
     )
@@ -66,14 +67,6 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="keep the rows that an earlier run has written, and add those that are missing",
     )
-
-
-def _names(text: str) -> list[str]:
-    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in _names(text)]
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..cl import measure
 from ..runner import ShowShare
-from ..timing import processor_seconds
+from ..timing import processor_timed
 from . import methods, problem, training
 from .methods import METHODS, Predictions
 from .problem import Problem
@@ -54,9 +54,8 @@ class Case:
         self.problem.show = show
         torch.manual_seed(self.problem.seed)
         _ = self.problem.network  # trained before the clock starts
-        found: list[Predictions] = []
-        seconds = processor_seconds(lambda: found.append(METHODS[self.method](self.problem)))
-        return self.key | measures(found[0], self.problem.test.y) | {"seconds": seconds}
+        predictions, seconds = processor_timed(lambda: METHODS[self.method](self.problem))
+        return self.key | measures(predictions, self.problem.test.y) | {"seconds": seconds}
 
     def line(self, row: dict[str, Any]) -> str:
         """The row in short."""

@@ -114,7 +114,7 @@ def ours(
 
 def inducing(problem: Problem, parameters: str | Sequence[str]) -> Labelled:
     """Images by greatest conditional variance under the kernel, with their labels."""
-    candidates = problem.fitted.first(CANDIDATES * NUM_INDUCING)
+    candidates = problem.fitted.at(slice(CANDIDATES * NUM_INDUCING))
     chosen: list[Tensor] = []
 
     def select(_: Any, kernel: Kernel) -> Tensor:
@@ -127,8 +127,8 @@ def inducing(problem: Problem, parameters: str | Sequence[str]) -> Labelled:
         inducing=select,
         parameters=parameters,
         dtype=torch.float32,
-    ).fit(candidates.first(1))
-    return Labelled(candidates.x[chosen[0]], candidates.y[chosen[0]])
+    ).fit(candidates.at(slice(1)))
+    return candidates.at(chosen[0])
 
 
 def kronecker_glm(problem: Problem) -> Predictions:

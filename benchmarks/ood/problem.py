@@ -1,7 +1,7 @@
 """What all methods of a direction and seed share: the network, and the images they are given."""
 
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from sklearn.model_selection import train_test_split
@@ -26,9 +26,9 @@ class Labelled(NamedTuple):
     x: Tensor
     y: Tensor
 
-    def first(self, count: int) -> "Labelled":
-        """The first few of them: they come in random order."""
-        return Labelled(self.x[:count], self.y[:count])
+    def at(self, rows: Any) -> "Labelled":
+        """Some of them."""
+        return Labelled(self.x[rows], self.y[rows])
 
 
 class Problem:
@@ -43,16 +43,18 @@ class Problem:
             stratify=inside.y_train.numpy(),
             random_state=seed,
         )
-        self._train = Labelled(inside.x_train[kept], inside.y_train[kept])
-        self.fitted = self._train.first(FITTED)
-        self.validation = Labelled(inside.x_train[held], inside.y_train[held]).first(CHOSEN_ON)
+        self._data, self._kept = inside, kept
+        known = Labelled(inside.x_train, inside.y_train)
+        self.fitted = known.at(kept[:FITTED])
+        self.validation = known.at(held[:CHOSEN_ON])
         generator = torch.Generator().manual_seed(seed)
         rows = torch.randperm(len(inside.y_test), generator=generator)[:TESTED]
-        self.test = Labelled(inside.x_test[rows], inside.y_test[rows])
+        self.test = Labelled(inside.x_test, inside.y_test).at(rows)
         rows = torch.randperm(len(outside.y_test), generator=generator)[:TESTED]
         self.strangers = outside.x_test[rows]
 
     @cached_property
     def network(self) -> nn.Sequential:
         """Trained once, when first asked for."""
-        return training.train(*self._train, self.seed, lambda share: self.show(0.9 * share))
+        x, y = Labelled(self._data.x_train, self._data.y_train).at(self._kept)
+        return training.train(x, y, self.seed, lambda share: self.show(0.9 * share))

@@ -8,7 +8,7 @@ from rich.console import Console
 from sfr_cl.errors import ArgumentError
 
 from .. import runner
-from ..arguments import names, numbers
+from ..arguments import name_list, number_list
 from ..cl import data
 from .experiment import Case
 from .methods import METHODS
@@ -23,14 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `sfr-cl ood`."""
     parser.add_argument(
         "--methods",
-        type=names,
+        type=name_list,
         default=list(METHODS),
         metavar="A,B,...",
         help=f"of {', '.join(METHODS)} (default: all)",
     )
     parser.add_argument(
         "--seeds",
-        type=numbers,
+        type=number_list,
         default=[0, 1, 2],
         metavar="A,B,...",
         help="networks and choices of images (default: 0,1,2)",

@@ -90,9 +90,7 @@ def form_cells(form: Form) -> list[str]:
     return [
         form.name,
         *(nlpd(form.at(name)) for name in measures),
-        f"{form.closed:.0%}"
-        if form.at("nlpd_retrained") < form.at("nlpd_before")
-        else "\N{EN DASH}",
+        f"{form.closed:.0%}" if form.at("nlpd_updated") < form.at("nlpd_before") else "worse",
         f"{1000 * form.at('seconds_update'):.1f}",
         f"{1000 * form.at('seconds_first_prediction'):.1f}",
         str(form.inducing),

@@ -71,7 +71,7 @@ def nlpd(ax: Axes, one: DataSet) -> None:
     ax.set_yticks(range(len(forms)), [form.name for form in forms])
     ax.set_ylim(-0.6, len(forms) - 0.4)
     ax.set_xlabel(f"{one.name}: test NLPD, nats")
-    ax.xaxis.set_major_locator(MaxNLocator(6))
+    ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     ax.spines["left"].set_visible(False)
     plots.legend_above(ax)
 

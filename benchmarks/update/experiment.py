@@ -11,7 +11,7 @@ import torch
 from sfr_cl import SFRPosterior
 
 from ..runner import ShowShare
-from ..timing import processor_seconds
+from ..timing import processor_seconds, processor_timed
 from . import data, training
 from .data import Halves, Pairs, Table
 from .training import Trained
@@ -43,14 +43,11 @@ class Problem:
     @cached_property
     def retrained(self) -> tuple[Trained, float]:
         """The network of D1 and D2, and the processor seconds of its training."""
-        found: list[Trained] = []
-
-        def work() -> None:
-            show: ShowShare = lambda share: self.show((1 + share) / 2)  # noqa: E731
-            found.append(training.train(self.halves.both, self.seed, show))
-
-        seconds = processor_seconds(work)
-        return found[0], seconds
+        return processor_timed(
+            lambda: training.train(
+                self.halves.both, self.seed, lambda share: self.show((1 + share) / 2)
+            )
+        )
 
 
 @dataclass(frozen=True)

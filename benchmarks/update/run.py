@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from .. import runner
-from ..arguments import names, numbers
+from ..arguments import name_list, number_list
 from . import data
 from .experiment import KERNELS, MEANS, Case, Problem
 
@@ -17,14 +17,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `sfr-cl update`."""
     parser.add_argument(
         "--data",
-        type=names,
+        type=name_list,
         default=list(data.FEATURES),
         metavar="A,B,...",
         help=f"of {', '.join(data.FEATURES)} (default: all)",
     )
     parser.add_argument(
         "--seeds",
-        type=numbers,
+        type=number_list,
         default=list(range(5)),
         metavar="A,B,...",
         help="splits and networks (default: 0,1,2,3,4)",
