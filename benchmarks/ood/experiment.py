@@ -12,8 +12,11 @@ from ..cl import measure
 from ..runner import ShowShare
 from ..timing import processor_timed
 from . import methods, problem, training
-from .methods import METHODS, Predictions
+from .methods import METHODS, Moments, Predictions, probabilities
 from .problem import Problem
+
+SAMPLES = 200
+"""Of f, for the variance of probabilities."""
 
 
 @dataclass(frozen=True)
@@ -64,23 +67,19 @@ class Case:
 
 def measures(predictions: Predictions, y: Tensor) -> dict[str, Any]:
     """Accuracy and calibration on the test images, and how well strangers are told from them."""
-    inside, outside = (
-        predictions.probabilities(moments) for moments in (predictions.inside, predictions.outside)
-    )
+    known, strange = predictions.inside, predictions.outside
+    inside, outside = (probabilities(moments, predictions.link) for moments in (known, strange))
     parts = [(inside.log(), y)]
     bins = measure.reliability(parts)
-    variances = predictions.inside.variance, predictions.outside.variance
-    by_variance = None
-    if variances[0] is not None and variances[1] is not None:
-        by_variance = auroc(variances[0].mean(1), variances[1].mean(1))
     return {
         "accuracy": measure.accuracies(parts)[0],
         "nlpd": measure.nlpd(parts),
         "ece": bins.ece,
         "auroc_entropy": auroc(entropy(inside), entropy(outside)),
-        "auroc_variance": by_variance,
+        "auroc_variance": None
+        if known.variance is None
+        else auroc(variance(known), variance(strange)),
         "prior_precision": predictions.prior_precision,
-        "logit_scale": predictions.logit_scale,
         "link": predictions.link,
         "reliability_confidence": bins.confidence,
         "reliability_accuracy": bins.accuracy,
@@ -91,6 +90,16 @@ def measures(predictions: Predictions, y: Tensor) -> dict[str, Any]:
 def entropy(probs: Tensor) -> Tensor:
     """-sum_c p_c log p_c, ``[B]``."""
     return torch.special.entr(probs).sum(1)
+
+
+def variance(moments: Moments) -> Tensor:
+    """sum_c Var[p_c] with p = softmax(f) and f as the posterior has it, sampled, ``[B]``."""
+    assert moments.variance is not None
+    generator = torch.Generator().manual_seed(0)
+    shape = SAMPLES, *moments.mean.shape
+    noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+    f = moments.mean.double() + moments.variance.double().sqrt() * noise
+    return f.softmax(2).var(0).sum(1)
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Categorical
 
 from sfr_cl import SFRPosterior
 from sfr_cl.inducing import pivots
 from sfr_cl.kernel import Kernel
 from sfr_cl.likelihoods import CategoricalLikelihood
-from sfr_cl.tuning import SCALES
 
 from ..peers import laplace, loader, quiet
 from .problem import Labelled, Problem
@@ -21,10 +21,11 @@ from .training import DENSE_LAYERS
 NUM_INDUCING = 512
 CANDIDATES = 4
 """Inducing inputs are chosen among this many times their number."""
+DELTAS = [10 ** (step / 2) for step in range(-2, 9)]
+"""Prior precisions tried, from the most uncertain on."""
+LINKS = ("probit", "mc")
 PEER_BATCH = 50
 """Images laplace-torch is given at a time: their Jacobians fill memory."""
-PEER_DELTAS = [10.0**power for power in range(-2, 5)]
-LINKS = ("probit", "mc")
 
 
 class Moments(NamedTuple):
@@ -41,31 +42,38 @@ class Predictions:
     inside: Moments
     outside: Moments
     prior_precision: float | None = None
-    logit_scale: float = 1.0
     link: str = "map"
 
-    def probabilities(self, moments: Moments) -> Tensor:
-        """p(y | x), ``[B, C]``."""
-        return probabilities(moments, self.logit_scale, self.link)
 
-
-def probabilities(moments: Moments, scale: float, link: str) -> Tensor:
-    """Of the logits times `scale`, through the link."""
+def probabilities(moments: Moments, link: str) -> Tensor:
+    """p(y | x), ``[B, C]``."""
     mean = moments.mean.double()
     variance = torch.zeros_like(mean) if moments.variance is None else moments.variance.double()
-    predictive = CategoricalLikelihood().predictive(scale * mean, scale**2 * variance, link)
-    found: Tensor = predictive.probs
-    return found
+    predictive = CategoricalLikelihood().predictive(mean, variance, link)
+    assert isinstance(predictive, Categorical)
+    return predictive.probs
 
 
-def nlpd(probs: Tensor, y: Tensor) -> float:
-    """Mean -log p(y | x)."""
-    return -float(probs.gather(1, y[:, None]).log().mean())
+def losses(moments: Moments, link: str, y: Tensor) -> Tensor:
+    """-log p(y | x), ``[B]``."""
+    return -probabilities(moments, link).gather(1, y[:, None]).log()[:, 0]
 
 
-def best_link(moments: Moments, scale: float, y: Tensor) -> str:
+def most_uncertain(tried: Sequence[Moments], y: Tensor) -> int:
+    """The first whose validation NLPD is within one standard error of the best.
+
+    Many prior precisions predict test images equally well; the smallest of them says most of what
+    is not known.
+    """
+    found = [losses(moments, "probit", y) for moments in tried]
+    best = min(found, key=lambda loss: float(loss.mean()))
+    bound = best.mean() + best.std() / len(best) ** 0.5
+    return next(i for i, loss in enumerate(found) if loss.mean() <= bound)
+
+
+def best_link(moments: Moments, y: Tensor) -> str:
     """The link of least validation NLPD."""
-    return min(LINKS, key=lambda link: nlpd(probabilities(moments, scale, link), y))
+    return min(LINKS, key=lambda link: float(losses(moments, link, y).mean()))
 
 
 @torch.no_grad()
@@ -100,16 +108,20 @@ def ours(
         parameters=parameters,
         dtype=torch.float32,
     ).fit(data)
-    posterior.tune_prior_precision(problem.validation)
-    scale = posterior.logit_scale
-    valid, inside, outside = (
-        Moments(latent.mean, latent.variance)
-        for latent in map(
-            posterior.predict_f, (problem.validation.x, problem.test.x, problem.strangers)
-        )
-    )
-    link = best_link(valid, scale, problem.validation.y)
-    return Predictions(inside, outside, posterior.prior_precision, scale, link)
+    x, y = problem.validation
+    valid = [moments_at(posterior, delta, x) for delta in DELTAS]
+    chosen = most_uncertain(valid, y)
+    delta = DELTAS[chosen]
+    inside, outside = (moments_at(posterior, delta, x) for x in (problem.test.x, problem.strangers))
+    return Predictions(inside, outside, delta, best_link(valid[chosen], y))
+
+
+def moments_at(posterior: SFRPosterior, delta: float, x: Tensor) -> Moments:
+    """Of f, at another prior precision: the sums do not depend on it."""
+    state = posterior.state_dict()
+    state["values"]["prior_precision"] = delta
+    latent = copy.copy(posterior).load_state_dict(state).predict_f(x)
+    return Moments(latent.mean, latent.variance)
 
 
 def inducing(problem: Problem, parameters: str | Sequence[str]) -> Labelled:
@@ -137,16 +149,13 @@ def kronecker_glm(problem: Problem) -> Predictions:
     with quiet():
         peer = laplace("KronLaplace", network)
         peer.fit(loader(*problem.fitted))
-        valid = peer_moments(peer, problem.validation.x, PEER_DELTAS)
-        y = problem.validation.y
-        grid = [(i, scale) for i in range(len(PEER_DELTAS)) for scale in SCALES]
-        best, scale = min(
-            grid, key=lambda tried: nlpd(probabilities(valid[tried[0]], tried[1], "probit"), y)
-        )
-        delta = PEER_DELTAS[best]
+        x, y = problem.validation
+        valid = peer_moments(peer, x, DELTAS)
+        chosen = most_uncertain(valid, y)
+        delta = DELTAS[chosen]
         (inside,) = peer_moments(peer, problem.test.x, [delta])
         (outside,) = peer_moments(peer, problem.strangers, [delta])
-    return Predictions(inside, outside, delta, scale, best_link(valid[best], scale, y))
+    return Predictions(inside, outside, delta, best_link(valid[chosen], y))
 
 
 def trainable(network: nn.Sequential) -> nn.Sequential:

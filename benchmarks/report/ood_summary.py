@@ -21,7 +21,7 @@ class Method:
     measures: dict[str, Spread | None]
     reliability: Reliability | None
     choices: str
-    """Prior precision, scale and link of each seed."""
+    """Prior precision and link of each seed."""
 
     def at(self, measure: str) -> float | None:
         """The mean over seeds, of what the method has."""
@@ -59,7 +59,7 @@ def _methods(rows: Sequence[Row]) -> dict[str, Method]:
 def _method(name: str, rows: list[Row]) -> Method:
     measures = {key: Spread.of(row[key] for row in rows) for key in MEASURES}
     choices = [
-        f"{row['prior_precision']:.3g}, {row['logit_scale']:.2g}, {row['link']}"
+        f"{row['prior_precision']:.3g}, {row['link']}"
         for row in rows
         if row["prior_precision"] is not None
     ]

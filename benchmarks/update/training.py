@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,11 +60,11 @@ def train(part: Part, seed: int, show: ShowShare = lambda _: None) -> Trained:
     network = new_network(part.train.x.shape[1], seed)
     log_noise = nn.Parameter(torch.zeros(()))
     weights = list(network.parameters())
-    optimizer = torch.optim.Adam(
-        [{"params": weights}, {"params": [log_noise], "lr": NOISE_RATE}],
-        lr=LEARNING_RATE,
-        fused=True,
-    )
+    groups: list[dict[str, Any]] = [
+        {"params": weights},
+        {"params": [log_noise], "lr": NOISE_RATE},
+    ]
+    optimizer = torch.optim.Adam(groups, lr=LEARNING_RATE, fused=True)
     valid_x, valid_y = (values.float() for values in part.valid)
     best, best_step, kept = math.inf, 0, (copy.deepcopy(network), 1.0)
     step = 0
