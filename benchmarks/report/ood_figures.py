@@ -6,6 +6,7 @@ from pathlib import Path
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from . import numbers, plots, svg
 from .ood_summary import SCORES, Direction, Method
@@ -76,6 +77,7 @@ def auroc(ax: Axes, one: Direction) -> None:
     ax.set_yticks(range(len(methods)), [method.name for method in methods])
     ax.set_ylim(-0.6, len(methods) - 0.4)
     ax.set_xlim(right=1.005)
+    ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     ax.set_xlabel(f"AUROC: {one.name}")
     ax.spines["left"].set_visible(False)
     plots.legend_above(ax)
