@@ -57,6 +57,12 @@ COMMANDS = (
         "choose a value for each strategy on held-out training data; `cl` reads the settings file",
     ),
     Command(
+        "uci",
+        "sfr_cl.benchmarks.uci.run",
+        "the paper's table: NLPD of five methods and ours on eight classification sets; with "
+        "--figure, against the number of inducing inputs",
+    ),
+    Command(
         "figure1",
         "sfr_cl.benchmarks.figure1",
         "turn a trained network into a sparse posterior, add data to it without retraining, "

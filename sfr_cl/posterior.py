@@ -330,6 +330,15 @@ class SFRPosterior:
         return prediction.marginal(self._state, self._solution, x)
 
     @torch.inference_mode(False)
+    def predict_f_at(self, x: Inputs, prior_precisions: Sequence[float]) -> list[Normal]:
+        """What :meth:`predict_f` would give under other prior precisions.
+
+        One pass over the inputs and one factorisation serve any number of them.
+        """
+        deltas = [positive("prior_precision", delta) for delta in prior_precisions]
+        return prediction.marginals(tuning.Sweep(self._state, deltas), x)
+
+    @torch.inference_mode(False)
     def predict(self, x: Inputs, *, link: str | None = None) -> Distribution:
         """The predictive distribution of y: ``Categorical``, ``Bernoulli`` or ``Normal``.
 

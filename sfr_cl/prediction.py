@@ -13,6 +13,7 @@ from sfr_cl.inputs import Inputs, length, take
 from sfr_cl.linalg import JITTER, cholesky
 from sfr_cl.solution import Solution
 from sfr_cl.state import State
+from sfr_cl.tuning import Sweep
 
 
 @torch.no_grad()
@@ -24,11 +25,18 @@ def marginal(state: State, solution: Solution, x: Inputs) -> Normal:
         assert diagonal is not None
         means.append(solution.mean(_prior_mean(state, outputs), features))
         variances.append(solution.variance(features, diagonal))
-    mean = torch.cat(means)
-    tiny = torch.finfo(mean.dtype).tiny
-    deviation = torch.cat(variances).clamp_min(tiny).sqrt().expand_as(mean)
-    _require_finite(mean, deviation)
-    return Normal(mean, deviation)
+    return _normal(torch.cat(means), torch.cat(variances))
+
+
+@torch.no_grad()
+def marginals(sweep: Sweep, x: Inputs) -> list[Normal]:
+    """Mean and variance of f, ``[B, C]``, at each prior precision of the sweep."""
+    state = sweep.state
+    parts = [list(sweep.moments(batch)) for batch in _batches(state, _prepared(state, x))]
+    return [
+        _normal(*(torch.cat(pieces) for pieces in zip(*batches, strict=True)))
+        for batches in zip(*parts, strict=True)
+    ]
 
 
 @torch.no_grad()
@@ -86,6 +94,12 @@ def _batches(state: State, x: Inputs) -> Iterator[Inputs]:
 def _prior_mean(state: State, outputs: Tensor) -> Tensor | None:
     """The part of the mean that is not the kernel's: the network itself, or nothing."""
     return outputs if state.options.mean == "network" else None
+
+
+def _normal(mean: Tensor, variance: Tensor) -> Normal:
+    deviation = variance.clamp_min(torch.finfo(mean.dtype).tiny).sqrt().expand_as(mean)
+    _require_finite(mean, deviation)
+    return Normal(mean, deviation)
 
 
 def _require_finite(*values: Tensor) -> None:

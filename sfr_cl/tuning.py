@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -33,23 +33,35 @@ class Tuned(NamedTuple):
     logit_scale: float
 
 
-class _Tuner:
-    def __init__(self, state: State) -> None:
-        self.state = state
-        self.natural = Natural.read(state.sums, state.likelihood, at_prior=state.options.at_prior)
-        self.spectrum = Spectrum(self.natural.weight)
-        vectors = mean_vectors(state.options.mean, self.natural, state.reference)
-        self.vectors = self.spectrum.rotate_vectors(vectors)
+class Sweep:
+    """Mean and variance of f under many prior precisions, each for products only."""
 
-    def moments(
+    def __init__(self, state: State, deltas: Sequence[float]) -> None:
+        self.state = state
+        self.deltas = deltas
+        natural = Natural.read(state.sums, state.likelihood, at_prior=state.options.at_prior)
+        self.likelihoods = [learn(natural, state.likelihood, delta)[1] for delta in deltas]
+        """With the noise of greatest evidence at each delta, if it is learned."""
+        self._spectrum = Spectrum(natural.weight)
+        vectors = mean_vectors(state.options.mean, natural, state.reference)
+        self._vectors = self._spectrum.rotate_vectors(vectors)
+
+    def moments(self, x: Inputs) -> Iterator[tuple[Tensor, Tensor]]:
+        """Mean and variance ``[B, C]`` of prepared inputs at each delta."""
+        outputs, features, diagonal = self.state.features(x, diagonal=True)
+        assert diagonal is not None
+        rotated = self._spectrum.rotate(features)
+        for delta, likelihood in zip(self.deltas, self.likelihoods, strict=True):
+            yield self._at(outputs, rotated, diagonal, delta, _noise(likelihood))
+
+    def _at(
         self, outputs: Tensor, rotated: Tensor, diagonal: Tensor, delta: float, noise: float
     ) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f at delta, from features in the basis of W."""
-        shrink = 1 / (delta + self.spectrum.values / noise)
+        shrink = 1 / (delta + self._spectrum.values / noise)
         if self.state.options.mean == "dual":
-            mean = project(rotated, self.vectors / (noise * delta))
+            mean = project(rotated, self._vectors / (noise * delta))
         else:
-            mean = project(rotated, self.vectors / noise * shrink)
+            mean = project(rotated, self._vectors / noise * shrink)
         if self.state.options.mean == "network":
             mean = outputs + mean
         unexplained = (diagonal - rotated.square().sum(2)).clamp_min(0) / delta
@@ -68,17 +80,12 @@ def by_evidence(state: State) -> Tuned:
 
 def by_validation(state: State, batches: Iterable[tuple[Inputs, Tensor]], link: str) -> Tuned:
     """The delta, and scale of logits, of least validation NLPD."""
-    tuner = _Tuner(state)
-    likelihoods = [learn(tuner.natural, state.likelihood, delta)[1] for delta in DELTAS]
+    sweep = Sweep(state, DELTAS)
     scales = SCALES if state.likelihood.has_logits else [1.0]
     totals = torch.zeros(len(DELTAS), len(scales), dtype=torch.float64)
     for x, y in batches:
-        outputs, features, diagonal = state.features(x, diagonal=True)
-        assert diagonal is not None
-        rotated = tuner.spectrum.rotate(features)
-        for row, (delta, likelihood) in enumerate(zip(DELTAS, likelihoods, strict=True)):
-            noise = _noise(likelihood)
-            mean, variance = tuner.moments(outputs, rotated, diagonal, delta, noise)
+        pairs = zip(sweep.likelihoods, sweep.moments(x), strict=True)
+        for row, (likelihood, (mean, variance)) in enumerate(pairs):
             for column, scale in enumerate(scales):
                 predictive = likelihood.predictive(mean * scale, variance * scale**2, link)
                 totals[row, column] -= float(predictive.log_prob(y).double().sum())

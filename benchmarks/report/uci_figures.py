@@ -1,0 +1,126 @@
+"""The pictures of `sfr-cl uci`: methods by data set, and NLPD against M."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from ..uci.summary import TITLES, Table
+from . import plots, svg
+from .style import GREY, Mark, marks
+from .summary import Spread
+
+Row = Mapping[str, Any]
+CURVES = ("gp subset", "sfr")
+WIDE, TALL = 2.9, 2.6
+"""Inches of one panel."""
+COLUMNS = 3
+
+
+def curves(rows: Iterable[Row]) -> dict[str, dict[str, dict[int, Spread]]]:
+    """Tuned NLPD by data, method and M in percent, of sets with more than one M."""
+    found: dict[str, dict[str, dict[int, list[float]]]] = {}
+    for row in rows:
+        if row["tuned"] and row["method"] in CURVES:
+            of_method = found.setdefault(row["data"], {}).setdefault(row["method"], {})
+            of_method.setdefault(row["m_percent"], []).append(row["nlpd"])
+    return {
+        data: {method: _spreads(found[data][method]) for method in found[data]}
+        for data in TITLES
+        if data in found and max(len(values) for values in found[data].values()) > 1
+    }
+
+
+def _spreads(values: Mapping[int, Sequence[float]]) -> dict[int, Spread]:
+    pairs = ((m_percent, Spread.of(values[m_percent])) for m_percent in sorted(values))
+    return {m_percent: spread for m_percent, spread in pairs if spread}
+
+
+def figure(rows: Sequence[Row]) -> Figure | None:
+    """NLPD against M, a panel for each set; none if only the table's M was run."""
+    of_data = curves(rows)
+    if not of_data:
+        return None
+    table = Table(rows)
+    looks = marks(CURVES)
+    panels = _panels(len(of_data))
+    for ax, (data, lines) in zip(panels.axes, of_data.items(), strict=True):
+        for method, spreads in lines.items():
+            _curve(ax, looks[method], spreads)
+        if level := table.mean(data, ("nn map", False)):
+            ax.axhline(level.mean, color=GREY.light, lw=0.9, ls=(0, (1, 2)))
+        ax.set(title=TITLES[data], xscale="log", xlabel="M, % of N", ylabel="NLPD, nats")
+        ax.set_xticks([1, 2, 5, 10, 20, 40, 100], ["1", "2", "5", "10", "20", "40", "100"])
+        ax.xaxis.set_minor_locator(NullLocator())
+    return panels
+
+
+def _curve(ax: Axes, look: Mark, spreads: Mapping[int, Spread]) -> None:
+    """Mean, and a band of one standard deviation over seeds."""
+    x = list(spreads)
+    means = [spread.mean for spread in spreads.values()]
+    deviations = [spread.sd or 0.0 for spread in spreads.values()]
+    low = [mean - sd for mean, sd in zip(means, deviations, strict=True)]
+    high = [mean + sd for mean, sd in zip(means, deviations, strict=True)]
+    ax.fill_between(x, low, high, color=look.colour.light, alpha=0.18, linewidth=0)
+    ax.plot(x, means, **look.line, **look.point)
+
+
+def methods(table: Table) -> Figure:
+    """Tuned NLPD of every method, a panel for each set, the best on top."""
+    settings = table.settings(tuned=True)
+    looks = marks([name for name, _ in settings])
+    panels = _panels(len(table.data))
+    for ax, data in zip(panels.axes, table.data, strict=True):
+        spreads = {name: Spread.of(table.by_seed(data, (name, t)).values()) for name, t in settings}
+        dots = [plots.Dot(name, looks[name], s) for name, s in spreads.items() if s]
+        plots.dots(ax, dots, "NLPD, nats", may_be_log=False)
+        ax.set_title(TITLES[data])
+    return panels
+
+
+def _panels(count: int) -> Figure:
+    columns = min(COLUMNS, count)
+    rows = ceil(count / columns)
+    figure = Figure((WIDE * columns, TALL * rows), layout="constrained")
+    for ax in list(figure.subplots(rows, columns, squeeze=False).flat)[count:]:
+        ax.remove()
+    return figure
+
+
+def for_page(rows: Sequence[Row], table: Table) -> dict[str, Markup]:
+    """The pictures there are rows for."""
+    with plots.drawing():
+        text = "Dots: NLPD of each method with delta tuned, a panel for each data set."
+        pictures = {"methods": svg.inline(methods(table), "methods", text)}
+        if drawn := figure(rows):
+            text = "Lines: NLPD against M for SFR and the GP subset, a panel for each data set."
+            pictures["figure"] = svg.inline(drawn, "figure", text)
+    return pictures
+
+
+def legend() -> dict[str, Markup]:
+    """The line and marker of each curve."""
+    pictures = {}
+    with plots.drawing():
+        for i, (name, look) in enumerate(marks(CURVES).items()):
+            drawn = Figure((0.45, 0.16))
+            plots.swatch(drawn.add_axes((0, 0, 1, 1)), look)
+            pictures[name] = svg.inline(drawn, f"mark{i}", "")
+    return pictures
+
+
+def write_pngs(out: Path, rows: Sequence[Row], table: Table) -> list[Path]:
+    """`methods.png`, and `figure.png` if there are rows for it."""
+    with plots.drawing():
+        drawn = {"methods": methods(table), "figure": figure(rows)}
+        return [
+            plots.save_png(picture, out / f"{name}.png")
+            for name, picture in drawn.items()
+            if picture is not None
+        ]

@@ -1,0 +1,153 @@
+"""The Laplace methods, on laplace-torch: the whole Gauss-Newton matrix over all P weights.
+
+Tuning delta would factor that matrix for every value. Its eigenvectors serve them all: with
+H = V diag(lambda) V', V holding those of eigenvalues above zero, the posterior covariance is
+
+    (H + delta I)^-1 = V diag(1 / (lambda + delta)) V' + (I - V V') / delta
+
+H = G' G has the rank of G, at most N (C - 1). Where that is below P, they come from G G'.
+"""
+
+import copy
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.utils import parameters_to_vector
+from torch.utils.data import DataLoader, TensorDataset
+
+from sfr_cl import torchvision_operators
+
+from ..peers import quiet
+from .methods import GRID, Outcomes, choose
+from .problem import Problem
+
+NETWORKS = 100
+"""Drawn from the posterior for a prediction, as published."""
+SAMPLES = 1000
+"""Of f at an input, for its class probabilities: as many as the posterior's own link draws."""
+SAMPLES_AT_ONCE = 50
+RELATIVE_ZERO = 1e-10
+"""Eigenvalues below this share of the largest are rounding."""
+CHUNK = 100
+"""Inputs whose Jacobians are in memory at a time."""
+
+
+class SpectralLaplace:
+    """A Laplace posterior in the eigenvectors of its Gauss-Newton matrix."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.network = copy.deepcopy(problem.network)
+        self.network.output_size = problem.split.num_classes  # the backend asks for it
+        train = DataLoader(TensorDataset(*problem.split.train), batch_size=CHUNK)
+        with quiet():
+            self._laplace = _full_laplace(self.network)
+            rank = problem.num_data * (problem.split.num_classes - 1)
+            if rank < self._laplace.n_params:
+                root = torch.cat([self._root(x) for x, _ in train])
+                self.values, self.vectors = _right_singular(root)
+            else:
+                self._laplace.fit(train)
+                values, self.vectors = torch.linalg.eigh(self._laplace.H)
+                self.values = values.clamp_min(0)
+        self.mean = parameters_to_vector(self.network.parameters()).detach()
+
+    def jacobians(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the outputs by the weights, [B, C, P], and the outputs [B, C]."""
+        with quiet():
+            jacobians, outputs = self._laplace.backend.jacobians(x)
+        return jacobians.detach(), outputs.detach()
+
+    def _root(self, x: Tensor) -> Tensor:
+        """Rows of G: with p the class probabilities, diag(p) - p p' = R R' and G = R' J."""
+        jacobians, outputs = self.jacobians(x)
+        p = outputs.softmax(1)
+        values, vectors = torch.linalg.eigh(torch.diag_embed(p) - p[:, :, None] * p[:, None])
+        root = vectors[:, :, 1:] * values[:, None, 1:].clamp_min(0).sqrt()  # p spans the null space
+        return (root.mT @ jacobians).flatten(0, 1)
+
+    def sampled_networks(self, x: Tensor, delta: float) -> Tensor:
+        """Logits [S, B, C] of networks drawn from the posterior; the same draws at every call."""
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(NETWORKS, len(self.mean), generator=generator)
+        inside = noise @ self.vectors
+        outside = noise - inside @ self.vectors.mT
+        shrunk = inside / (self.values + delta).sqrt() @ self.vectors.mT
+        weights = self.mean + shrunk + outside / delta**0.5
+        parameters, first = {}, 0
+        for name, value in self.network.named_parameters():
+            part = weights[:, first : first + value.numel()]
+            parameters[name] = part.reshape(-1, *value.shape)
+            first += value.numel()
+        with torch.no_grad():
+            logits: Tensor = vmap(lambda p: functional_call(self.network, p, (x,)))(parameters)
+        return logits
+
+    def linearised(self, x: Tensor, deltas: list[float]) -> tuple[Tensor, Tensor]:
+        """Mean [B, C] and, at each delta, covariance [D, B, C, C] of the linearised network."""
+        means, covariances = [], []
+        for rows in x.split(CHUNK):
+            jacobians, outputs = self.jacobians(rows)
+            inside = jacobians @ self.vectors
+            outside = jacobians @ jacobians.mT - inside @ inside.mT
+            parts = [
+                inside / (self.values + delta) @ inside.mT + outside / delta for delta in deltas
+            ]
+            covariances.append(torch.stack(parts))
+            means.append(outputs)
+        return torch.cat(means), torch.cat(covariances, dim=1)
+
+
+def bnn(problem: Problem, m_percent: int | None) -> Outcomes:
+    """Softmax averaged over networks with weights from the posterior."""
+    del m_percent
+    posterior = _posterior(problem)
+    deltas = [problem.prior_precision, *GRID]
+    x = problem.held_out
+    probs = [posterior.sampled_networks(x, delta).softmax(2).mean(0) for delta in deltas]
+    return choose(problem, deltas, [values.log() for values in probs])
+
+
+def glm(problem: Problem, m_percent: int | None) -> Outcomes:
+    """Softmax averaged over samples of the network linearised at its weights."""
+    del m_percent
+    posterior = _posterior(problem)
+    deltas = [problem.prior_precision, *GRID]
+    mean, covariances = posterior.linearised(problem.held_out, deltas)
+    return choose(problem, deltas, [_link(mean, part).log() for part in covariances])
+
+
+def _link(mean: Tensor, covariance: Tensor) -> Tensor:
+    """Class probabilities [B, C]: the mean of softmax(f), with the same draws at every call."""
+    values, vectors = torch.linalg.eigh(covariance)
+    half = vectors * values.clamp_min(0).sqrt()[:, None]
+    generator = torch.Generator().manual_seed(0)
+    total = torch.zeros_like(mean)
+    for _ in range(SAMPLES // SAMPLES_AT_ONCE):
+        noise = torch.randn(*mean.shape, SAMPLES_AT_ONCE, generator=generator, dtype=mean.dtype)
+        total += (mean[..., None] + half @ noise).softmax(1).sum(2)
+    return total / SAMPLES
+
+
+def _right_singular(root: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues above zero [R], and their eigenvectors [P, R], of G' G from G G'."""
+    values, left = torch.linalg.eigh(root.double() @ root.double().mT)
+    there = values > values[-1] * RELATIVE_ZERO
+    values, left = values[there], left[:, there]
+    return values.float(), (root.double().mT @ left / values.sqrt()).float()
+
+
+@lru_cache(maxsize=1)
+def _posterior(problem: Problem) -> SpectralLaplace:
+    """Both methods read the same one, one after the other."""
+    return SpectralLaplace(problem)
+
+
+def _full_laplace(network: nn.Module) -> Any:
+    torchvision_operators.declare()
+    from laplace import FullLaplace
+    from laplace.curvature import AsdlGGN
+
+    return FullLaplace(network, "classification", backend=AsdlGGN)
