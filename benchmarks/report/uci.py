@@ -28,7 +28,8 @@ DIFFERENCES = (
     "sum, for every method alike; so these two are less over-dispersed than published.",
     "sfr and gp subset are the published code's: natural mean, a kernel per output, curvature at "
     "the network's outputs with class probabilities kept 0.01 from 0 and 1, random inducing "
-    "inputs, softmax averaged over samples. The paper's dual form of the mean supposes a network "
+    "inputs, softmax averaged over samples; tuning delta changes the variance and leaves the mean "
+    "at the delta of training. The paper's dual form of the mean supposes a network "
     "at a minimum of its loss; early stopping leaves it before one.",
     "sfr (ours) keeps the network's own mean, shares one kernel among the outputs, and uses the "
     "probit link: SFRPosterior(network, 'classification', mean='network'), then "

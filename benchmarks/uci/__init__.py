@@ -1,1 +1,1 @@
-"""The paper's table of eight classification sets: data, networks, methods, and the run over them."""
+"""The paper's table of eight classification sets: data, networks, methods, their run."""

@@ -16,8 +16,8 @@ SEEDS = [0, 1, 2, 3, 4]
 M_PERCENT = 20
 PERCENTS = [1, 2, 5, 10, 15, 20, 40, 60, 80, 100]
 IN_FIGURE = ["australian", "breast_cancer", "digits", "glass", "vehicle", "waveform"]
-"""All but Ionosphere, whose weight decay leaves nothing to tell apart, and Satellite, whose last
-points are matrices of 4504 rows, one for each of six classes."""
+"""Six panels, as in the paper: not Satellite, whose last points are matrices of 4504 rows, one for
+each of six classes, nor Ionosphere."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
