@@ -248,7 +248,7 @@ def test_networks_are_kept_and_read_again(tmp_path: Path, monkeypatch: pytest.Mo
         assert torch.equal(ours, theirs)
     # Another protocol is another network.
     monkeypatch.setattr(training, "train", trained)
-    monkeypatch.setattr(training, "MOST_EPOCHS", 6)
+    monkeypatch.setattr(training, "MOST_EPOCHS", 10)
     other = Networks(tmp_path, [0, 1], reuse=True).problem("glass", 1, lambda _: None)
     assert not torch.equal(other.network[0].weight, first.network[0].weight)
     (tmp_path / "glass.safetensors").write_bytes(b"nothing of the kind")

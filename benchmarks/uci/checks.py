@@ -94,15 +94,15 @@ def _published(table: Table, data: str) -> Line | None:
 
 def _ahead(table: Table, data: str) -> Line | None:
     """Of the two, the one with the lower NLPD decides; ahead is below zero."""
-    others = [
-        (difference.mean, method)
+    gaps = [
+        (gap.mean, method)
         for method in ("bnn", "glm")
-        if (difference := table.difference(data, ("sfr", False), (method, False)))
+        if (gap := table.difference(data, ("sfr", False), (method, False)))
     ]
-    if len(others) < 2:
+    if len(gaps) < 2:
         return None
-    difference, method = max(others)
-    return Line(TITLES[data], method, difference, 0.0)
+    largest, method = max(gaps)
+    return Line(TITLES[data], method, largest, 0.0)
 
 
 def _best(table: Table, data: str) -> Line | None:

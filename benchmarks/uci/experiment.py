@@ -1,7 +1,8 @@
 """One row: one method on one data set and seed, with delta tuned or not."""
 
 from dataclasses import dataclass, field
-from typing import Any
+
+from torch import Tensor
 
 from ..cl import measure
 from ..runner import DivergedError, Row, ShowShare
@@ -28,11 +29,11 @@ class Results:
 
     def __init__(self, networks: Networks) -> None:
         self.networks = networks
-        self._last: tuple[Any, Outcomes] | None = None
+        self._last: tuple[tuple[str, str, int, int | None], Outcomes] | None = None
 
     def outcomes(
         self, data: str, method: str, seed: int, m_percent: int | None, show: ShowShare
-    ) -> tuple[Outcomes, Any]:
+    ) -> tuple[Outcomes, Tensor]:
         """Of one method, and the labels of the test part."""
         problem = self.networks.problem(data, seed, show)
         key = (data, method, seed, m_percent)
