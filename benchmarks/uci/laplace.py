@@ -40,7 +40,8 @@ class SpectralLaplace:
 
     def __init__(self, problem: Problem) -> None:
         self.network = copy.deepcopy(problem.network)
-        self.network.output_size = problem.split.num_classes  # the backend asks for it
+        # The backend asks for it; torch's types know modules and tensors only.
+        self.network.output_size = problem.split.num_classes  # type: ignore[assignment]
         train = DataLoader(TensorDataset(*problem.split.train), batch_size=CHUNK)
         with quiet():
             self._laplace = _full_laplace(self.network)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.distributions import Categorical, Distribution
 
 from sfr_cl import SFRPosterior
 from sfr_cl.errors import SFRWarning
@@ -124,7 +125,7 @@ def _published(problem: Problem, m_percent: int, data: tuple[Tensor, Tensor]) ->
     deltas = [problem.prior_precision, *GRID]
     at_each = posterior.predict_f_at(problem.held_out, deltas)
     mean = at_each[0].mean  # published tuning leaves the mean at the delta of training
-    log_probs = [likelihood.predictive(mean, f.variance, "mc").probs.log() for f in at_each]
+    log_probs = [_log_probs(likelihood.predictive(mean, f.variance, "mc")) for f in at_each]
     return choose(problem, deltas, log_probs)
 
 
@@ -148,5 +149,10 @@ def sfr_ours(problem: Problem, m_percent: int | None) -> Outcomes:
 
 
 def _of_posterior(posterior: SFRPosterior, problem: Problem) -> Outcome:
-    log_probs = posterior.predict(problem.split.test[0]).logits.log_softmax(1)
+    log_probs = _log_probs(posterior.predict(problem.split.test[0]))
     return Outcome(log_probs, posterior.nlpd(problem.split.valid), posterior.prior_precision)
+
+
+def _log_probs(predictive: Distribution) -> Tensor:
+    assert isinstance(predictive, Categorical)
+    return predictive.logits
