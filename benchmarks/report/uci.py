@@ -35,8 +35,8 @@ DIFFERENCES = (
     "sfr (ours) keeps the network's own mean, shares one kernel among the outputs, and uses the "
     "probit link: SFRPosterior(network, 'classification', mean='network'), then "
     "tune_prior_precision(validation), which also chooses one scale of the logits. It was chosen "
-    "by validation NLPD, on all sets but Satellite, among the natural and the network mean, shared and separate kernels, "
-    "random and greedy inducing inputs, with and without the scale.",
+    "by validation NLPD, on all sets but Satellite, among the natural and the network mean, "
+    "shared and separate kernels, random and greedy inducing inputs, with and without the scale.",
 )
 
 
