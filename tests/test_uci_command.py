@@ -141,8 +141,3 @@ def test_published_table_is_whole() -> None:
     assert len(published()) == 8 * 9
     assert published()["digits", "glm", False] == 3.11
     assert published()["waveform", "sfr", True] == 0.32
-
-
-def test_page_in_docs_says_what_its_rows_say() -> None:
-    folder = Path(__file__).parents[1] / "docs" / "uci"
-    assert (folder / "table.md").read_text() == report.markdown(rows_in(folder))
