@@ -87,8 +87,11 @@ def test_test_data_makes_no_difference(tmp_path: Path) -> None:
     assert trials[0] == trials[1]
 
 
-def row(value: float, accuracy: float, nlpd: float | None = 1.0) -> dict[str, object]:
+def row(
+    value: float, accuracy: float, nlpd: float | None = 1.0, tasks: int | None = None
+) -> dict[str, object]:
     return {
+        "tasks": tasks,
         "strategy": "lwf",
         "seed": 0,
         "parameter": "alpha",
@@ -140,17 +143,36 @@ def test_unusable_settings_are_refused(text: str, tmp_path: Path) -> None:
         settings.read("digits", "class", file)
 
 
-def test_trials_may_see_the_first_tasks_only(tmp_path: Path) -> None:
+def test_the_better_half_on_the_first_tasks_is_tried_on_all(tmp_path: Path) -> None:
     options = ["--strategies", "naive", "--tasks", "2"]
-    assert command("tune", tmp_path / "two", *options) == 0
-    assert command("tune", tmp_path / "all", *options[:2]) == 0
-    two, every = rows_in(tmp_path / "two"), rows_in(tmp_path / "all")
-    best = [max(row["accuracy"] for row in rows) for rows in (two, every)]
-    assert best[0] >= 0.45  # a network that forgets knows one task of two,
-    assert best[1] < 0.35  # or one of five
-    content = json.loads((tmp_path / "two" / "digits-class.json").read_text(encoding="utf-8"))
+    assert command("tune", tmp_path, *options) == 0
+    first = {row["value"]: row for row in rows_in(tmp_path) if row["tasks"] == 2}
+    every = {row["value"]: row for row in rows_in(tmp_path) if row["tasks"] is None}
+    assert set(first) == set(RECIPES["naive"].grid)
+    assert set(every) == set(sorted(first, key=lambda value: tune.merit(first[value]))[3:])
+    assert max(row["accuracy"] for row in first.values()) >= 0.45  # it knows one task of two,
+    assert max(row["accuracy"] for row in every.values()) < 0.35  # or one of five
+    content = json.loads((tmp_path / "digits-class.json").read_text(encoding="utf-8"))
     entry = content["memories"][str(MEMORY)]["strategies"]["naive"]
-    assert entry["validation"].endswith("the first 2 tasks")
+    assert entry["values"]["lr"] == max(every, key=lambda value: tune.merit(every[value]))
+    assert {
+        trial["value"]: (trial["accuracy"], trial.get("accuracy_all")) for trial in entry["grid"]
+    } == {
+        value: (first[value]["accuracy"], every[value]["accuracy"] if value in every else None)
+        for value in first
+    }
+    assert "the first 2 tasks, then all" in entry["validation"]
+    before = rows_in(tmp_path)
+    assert command("tune", tmp_path, *options, "--resume") == 0
+    assert rows_in(tmp_path) == before
+
+
+def test_nothing_is_chosen_before_the_second_round() -> None:
+    grid = RECIPES["lwf"].grid
+    first = [row(value, 0.5, tasks=2) for value in grid]
+    assert tune.choose("lwf", first, 2) is None
+    late = [row(value, 0.4 + value / 100) for value in grid[:3]]
+    assert tune.choose("lwf", [*first, *late], 2)["values"] == {"alpha": grid[2]}
 
 
 def test_tasks_that_are_not_there_are_refused(

@@ -250,10 +250,8 @@ def test_grids_may_have_entries_of_several_values() -> None:
 @pytest.mark.parametrize("position", [0, 1, -1])
 def test_settings_that_tune_wrote_are_understood(position: int) -> None:
     grid = list(RECIPES["ewc"].grid)
-    trials = [
-        {"parameter": "ewc_lambda", "value": value, "accuracy": 0.5, "nlpd": 1.0, "seed": 3}
-        for value in grid
-    ]
+    shared = {"parameter": "ewc_lambda", "accuracy": 0.5, "nlpd": 1.0, "seed": 3, "tasks": None}
+    trials = [{**shared, "value": value} for value in grid]
     trials[position]["accuracy"] = 0.6
     entry = tune.choose("ewc", trials)
     settings = {"lr": 0.1} | entry["values"] | {k: v for k, v in entry.items() if k != "values"}
@@ -263,6 +261,16 @@ def test_settings_that_tune_wrote_are_understood(position: int) -> None:
     assert [tried.best for tried in used.grid].index(True) == grid.index(grid[position])
     assert strategy.on_edge is used.edge is (position != 1)
     assert used.validation.endswith("seed 3")
+
+
+def test_accuracies_of_both_rounds_are_shown() -> None:
+    grid = [{"value": 1.0, "accuracy": 0.5}, {"value": 2.0, "accuracy": 0.6, "accuracy_all": 0.4}]
+    settings = {"alpha": 2.0, "parameter": "alpha", "grid": grid}
+    (used,) = cl_settings.used(one([make_row("lwf", 0) | {"settings": settings}]))
+    assert [(tried.label, tried.accuracy) for tried in used.grid] == [
+        ("1", "50.0"),
+        ("2", "60.0, 40.0"),
+    ]
 
 
 def test_settings_may_be_missing() -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from sfr_cl.strategies import SFR
 
 from ..networks import mlp
+from .experiment import avalanche_calls_its_old_functions
 from .scenarios import Items
 
 BATCH, STEPS, POINTS = 32, 50, 200
@@ -45,7 +46,8 @@ def step(schedule: str, tasks: int) -> dict[str, Any]:
         sfr.sfr.end_task(sfr.model, images(2 * POINTS, seed=index))
     forwarded = POINTS * min(tasks, sets)
     replay = strategy_of(Naive, plugins=[ReplayPlugin(tasks * POINTS, batch_size_mem=forwarded)])
-    replay.train(experience(tasks * POINTS))
+    with avalanche_calls_its_old_functions():
+        replay.train(experience(tasks * POINTS))
     return {
         "case": f"{STEPS} training steps, MLP 784-256-256-10, M = 200, {tasks} tasks, {schedule}",
         "peer": f"Avalanche's replay, {forwarded:,} stored samples a step",

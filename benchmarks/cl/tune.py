@@ -6,6 +6,7 @@ Every strategy gets as many trials. The test data is never touched.
 import argparse
 import copy
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import runner
+from ..exit_codes import DONE
 from ..runner import DivergedError, Row, ShowShare
 from . import scenarios, settings
 from .data import Data, hold_out
@@ -39,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tasks",
         type=int,
         metavar="N",
-        help="trials see only the first N tasks, as one who must choose early (default: all)",
+        help="first try every value on the first N tasks, then the best half on all tasks "
+        "(default: every value on all tasks)",
     )
 
 
@@ -89,13 +92,18 @@ def run(arguments: argparse.Namespace) -> int:
     rows, status = runner.work_through(
         trials, arguments.out, COMMAND, resume=arguments.resume, console=console
     )
-    own = [row for row in rows if any(runner.is_row_of(row, trial) for trial in trials)]
-    chosen = {
-        case.strategy: choose(
-            case.strategy,
-            [row for row in own if row["strategy"] == case.strategy],
-            arguments.tasks,
+    if arguments.tasks is not None and status == DONE:
+        trials += [
+            trial
+            for case in cases
+            for trial in trials_of(case, held)
+            if trial.value in best_half(case.strategy, of(trials, case, rows))
+        ]
+        rows, status = runner.work_through(
+            trials, arguments.out, COMMAND, resume=True, console=console
         )
+    chosen = {
+        case.strategy: choose(case.strategy, of(trials, case, rows), arguments.tasks)
         for case in cases
     }
     complete = {name: entry for name, entry in chosen.items() if entry is not None}
@@ -127,29 +135,50 @@ def trials_of(case: Case, held: Data, tasks: int | None = None) -> list[Trial]:
     ]
 
 
-def choose(strategy: str, rows: list[Row], tasks: int | None = None) -> dict[str, Any] | None:
-    """The settings entry of a strategy; `None` while trials of its grid are missing.
+def of(trials: Sequence[Trial], case: Case, rows: Sequence[Row]) -> list[Row]:
+    """The rows of a case's trials."""
+    own = [trial for trial in trials if trial.case.strategy == case.strategy]
+    return [row for row in rows if any(runner.is_row_of(row, trial) for trial in own)]
 
-    The most accurate value; of those that are equal, the one with the lowest NLPD.
+
+def merit(row: Row) -> tuple[float, float]:
+    """The more accurate; of those that are equal, the one with the lower NLPD."""
+    return row["accuracy"], -float("inf") if row["nlpd"] is None else -row["nlpd"]
+
+
+def best_half(strategy: str, rows: Sequence[Row]) -> set[float]:
+    """The values that are tried on all tasks."""
+    ranked = sorted(rows, key=merit, reverse=True)
+    return {row["value"] for row in ranked[: len(RECIPES[strategy].grid) // 2]}
+
+
+def choose(strategy: str, rows: Sequence[Row], tasks: int | None = None) -> dict[str, Any] | None:
+    """The settings entry of a strategy; `None` while trials are missing.
+
+    Where the first `tasks` were tried first, the choice is among the values tried on all.
     """
     grid = RECIPES[strategy].grid
-    by_value = {row["value"]: row for row in rows}
-    if set(by_value) != set(grid):
+    first = {row["value"]: row for row in rows if row["tasks"] == tasks}
+    last = {row["value"]: row for row in rows if row["tasks"] is None}
+    if set(first) != set(grid) or len(last) < len(grid) // 2:
         return None
-
-    def merit(value: float) -> tuple[float, float]:
-        nlpd = by_value[value]["nlpd"]
-        return by_value[value]["accuracy"], -float("inf") if nlpd is None else -nlpd
-
-    best = max(grid, key=merit)
+    best = max(last, key=lambda value: merit(last[value]))
+    validation = VALIDATION
+    if tasks is not None:
+        validation += f"; the first {tasks} tasks, then all for the better half"
+    tried = []
+    for value in grid:
+        tried.append({"value": value, "accuracy": first[value]["accuracy"]})
+        if tasks is not None and value in last:
+            tried[-1]["accuracy_all"] = last[value]["accuracy"]
     return {
         "values": {rows[0]["parameter"]: best},
         "chosen_by": "tune",
         "parameter": rows[0]["parameter"],
-        "grid": [{"value": v, "accuracy": by_value[v]["accuracy"]} for v in grid],
+        "grid": tried,
         "on_edge": best in (grid[0], grid[-1]),
         "tuning_seed": rows[0]["seed"],
-        "validation": VALIDATION if tasks is None else f"{VALIDATION}; the first {tasks} tasks",
+        "validation": validation,
     }
 
 
@@ -174,7 +203,9 @@ def table(chosen: dict[str, Any]) -> Table:
         result.add_column(name)
     for strategy, choice in chosen.items():
         best = choice["values"][choice["parameter"]]
-        accuracies = {trial["value"]: trial["accuracy"] for trial in choice["grid"]}
+        accuracies = {
+            trial["value"]: trial.get("accuracy_all", trial["accuracy"]) for trial in choice["grid"]
+        }
         result.add_row(
             strategy,
             choice["parameter"],

@@ -19,6 +19,9 @@ ABOUT = (
 )
 """Keys of a row's settings that say how the others were chosen."""
 
+ACCURACIES = ("accuracy", "accuracy_all")
+"""Keys of a grid's entry: what was measured first, and on all tasks after that."""
+
 
 @dataclass(frozen=True)
 class Tried:
@@ -99,12 +102,18 @@ def _grid(settings: Mapping[str, Any]) -> list[Tried]:
     best = _chosen(entries, settings)
     return [
         Tried(
-            label=_label({key: value for key, value in entry.items() if key != "accuracy"}),
-            accuracy=NONE if entry.get("accuracy") is None else f"{100 * entry['accuracy']:.1f}",
+            label=_label({key: value for key, value in entry.items() if key not in ACCURACIES}),
+            accuracy=_accuracies(entry),
             best=i == best,
         )
         for i, entry in enumerate(entries)
     ]
+
+
+def _accuracies(entry: Mapping[str, Any]) -> str:
+    """On the first tasks, then on all, where these were tried apart."""
+    found = [entry[key] for key in ACCURACIES if entry.get(key) is not None]
+    return ", ".join(f"{100 * accuracy:.1f}" for accuracy in found) or NONE
 
 
 def _chosen(entries: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> int | None:
