@@ -9,7 +9,7 @@ import pytest
 
 from sfr_cl.benchmarks.cl import demo, experiment
 
-RESULTS = Path(__file__).parents[1] / "docs" / "demo" / "results.json"
+RESULTS = Path(__file__).parents[1] / "docs" / "digits" / "results.json"
 PROMISED = {"naive", "ewc", "replay", "der++", "sfr", "sfr-condition", "joint"}
 
 
