@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 
 from sfr_cl import SFRPosterior
 from sfr_cl.absorption import Absorption
-from sfr_cl.errors import ArgumentError
+from sfr_cl.errors import ArgumentError, DataError
 from sfr_cl.inducing import Selector, choose
 from sfr_cl.inputs import Batches
 from sfr_cl.likelihoods import make
@@ -43,6 +43,7 @@ Posteriors = dict[int | None, SFRPosterior]
 """By task label; under ``None`` for a model without."""
 
 PRIOR_PRECISION = 1e-3
+PARAMETERS = ("all", "last_layer")
 
 
 class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
@@ -117,8 +118,12 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         if not isinstance(inducing, Tensor):
             selector(inducing, 1)  # refuses a name that is none
         self._inducing = inducing
+        if parameters not in PARAMETERS:
+            raise ArgumentError(
+                f"expected parameters to be one of {', '.join(PARAMETERS)}; got {parameters!r}"
+            )
         self._parameters = parameters
-        self._train_first = train_first
+        self._train_first, self._trained = train_first, False
         self._posteriors: Posteriors = {}
         # Noise is drawn when the first batch shows its shape, as if it were drawn here.
         self._seed = int(torch.randint(2**31, ()))
@@ -155,6 +160,13 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
 
     def absorb(self, experience: Any) -> None:
         """Absorb an experience, without the hooks and the predictions of :meth:`train`."""
+        if self._train_first and not self._trained:
+            raise ArgumentError(
+                "expected train() before absorb(), since train_first=True, got absorb(): the "
+                "first experience is trained on"
+            )
+        if not len(experience.dataset):
+            raise DataError("expected data, got an empty dataset")
         posteriors = self._with_room(experience.dataset)
         for label in task_labels(self.model, experience.dataset):
             samples = Samples(evaluated(experience.dataset), label)
@@ -182,8 +194,9 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
     # The conditioning pass -----------------------------------------------------------------------
 
     def _train_exp(self, experience: Any, eval_streams: Any = None, **kwargs: Any) -> None:
-        if self._train_first and not self._posteriors:
+        if self._train_first and not self._trained:
             super()._train_exp(experience, eval_streams, **kwargs)
+            self._trained = True
         posteriors = self._with_room(experience.dataset)
         # Not the loader of training, which may oversample or replay: every sample counts once.
         self.dataloader = in_order(evaluated(experience.dataset), self.train_mb_size)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from sfr_cl.duals import DualSums
+from sfr_cl.errors import SFRWarning
 from sfr_cl.penalty import Penalty
 from sfr_cl.value_sites import ValueSites
 
@@ -23,6 +26,7 @@ def consolidate(
 
     Each keeps a share of its inducing inputs in proportion to its data, with the values they had.
     What is known of f at the others is projected onto those with the kernel of the current weights.
+    Units that no task has seen are pinned at all that are kept, with the weight of all tasks.
 
     Args:
         recipe: how they are remembered.
@@ -40,8 +44,9 @@ def consolidate(
     predictive = None
     if recipe.predictive:
         view = narrowed(model, label, live, head)
-        posterior = recipe.predicting(view, head).fit_sites(joined(tasks, head))
-        predictive = posterior.replace_inducing(z[kept]).sites
+        with without_warnings():
+            posterior = recipe.predicting(view, head).fit_sites(joined(tasks, head))
+            predictive = posterior.replace_inducing(z[kept]).sites
     return Task(
         label=label,
         units=live,
@@ -49,7 +54,16 @@ def consolidate(
         penalty=_penalty(recipe, model, tasks, kept, parts=parts),
         predictive=predictive,
         num_data=sum(task.num_data for task in tasks),
+        points=len(kept) if parts else max(task.points for task in tasks),
     )
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Silence what the library warns of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SFRWarning)
+        yield
 
 
 def joined(tasks: Sequence[Task], head: int) -> ValueSites:
@@ -66,6 +80,8 @@ def _shares(tasks: Sequence[Task], size: int) -> Tensor:
     starts = [sum(len(task.z) for task in tasks[:i]) for i in range(len(tasks))]
     # The k-th input of a task waits until the task has earned k inputs: the first to wait stay.
     waits = [(torch.arange(len(task.z)) + 0.5) * total / max(1, task.num_data) for task in tasks]
+    for wait in waits:
+        wait[0] = 0.0  # no task is left out, if there is room
     first = torch.cat(waits).argsort(stable=True)[:size]
     everything = torch.cat([start + one for start, one in zip(starts, order, strict=True)])
     return everything[first].sort().values
@@ -73,7 +89,7 @@ def _shares(tasks: Sequence[Task], size: int) -> Tensor:
 
 def _in_order(task: Task, live: Tensor) -> Task:
     """The task with its units in the order of ``live``."""
-    place = torch.empty(int(live.max()) + 1, dtype=torch.long, device=live.device)
+    place = torch.full((int(live.max()) + 1,), -1, device=live.device)
     place[live] = torch.arange(len(live), device=live.device)
     held = place[task.units[task.penalty.held]]
     order = place[task.units].argsort()
@@ -98,7 +114,7 @@ def _penalty(
         z=z[kept],
         targets=torch.cat([penalty.targets for penalty in penalties])[kept],
         held=held,
-        precision=z.new_zeros(0, len(kept), len(kept)),
+        precision=penalties[0].targets.new_zeros(0, len(kept), len(kept)),
         pin=max(pins) if parts else sum(pins),
     )
     if not len(held):
@@ -118,9 +134,10 @@ def _penalty(
         count=precision.new_zeros(()),
     )
     posterior = recipe.holding(TaskView(model, tasks[0].label, tasks[0].units[held]))
-    posterior.fit_sites(ValueSites(z, sums, zeros))
-    found = posterior.replace_inducing(z[kept]).sites.sums.weight
-    return replace(penalty, precision=found.to(z.dtype))
+    with without_warnings():  # of inputs that came twice, which only the stream can help
+        posterior.fit_sites(ValueSites(z, sums, zeros))
+        found = posterior.replace_inducing(z[kept]).sites.sums.weight
+    return replace(penalty, precision=found.to(penalty.targets))
 
 
 def _block(penalty: Penalty, output: int, size: int | None) -> Tensor:

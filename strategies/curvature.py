@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from sfr_cl import Likelihood
+from sfr_cl.inputs import prepare
 from sfr_cl.network import eval_mode, run
 
 from .views import Pairs, TaskView
@@ -49,6 +50,6 @@ class Curvatures:
         parameter = next(self._view.parameters())
         for x, _ in self._data:
             with torch.no_grad(), eval_mode(self._view):
-                outputs = run(self._view, x.to(parameter.device, parameter.dtype))
+                outputs = run(self._view, prepare(x, parameter.device, parameter.dtype))
             p = outputs.double().softmax(1)[:, self._outputs]
             yield x, p * (1 - p)

@@ -49,6 +49,16 @@ def of_criterion(criterion: Any, given: str | None) -> str:
     return given or str(found)
 
 
+def require_mean(criterion: Any) -> None:
+    """Refuse a loss that is no mean over the mini-batch, which a penalty could be added to."""
+    reduction = getattr(criterion, "reduction", "mean")
+    if reduction != "mean":
+        raise ArgumentError(
+            f"expected a criterion that is a mean over the mini-batch, got reduction="
+            f"{reduction!r}: the weight tau of the penalty is relative to a mean"
+        )
+
+
 def _known(kind: Any) -> bool:
     try:
         return kind in LOSSES

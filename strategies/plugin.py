@@ -17,7 +17,7 @@ from .predictive import Predictive, carried_over
 from .selectors import WITHOUT_DATA, SelectorMaker, selector
 from .store import TaskStore
 from .tasks import Recipe, Task
-from .views import number_of_classes, samples_by_label
+from .views import classes_of, samples_by_label
 
 COVARIANCES = ("sfr", "identity")
 PREDICTORS = ("network", "posterior")
@@ -41,14 +41,16 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
 
     Of a stream that comes in parts (``split_online_stream``), parts become a task as soon as they
     have ``num_inducing`` samples, and the tasks of one experience are consolidated. Where the
-    stream does not say where an experience ends, all that came before is held at once.
+    stream does not say where an experience ends, all that came before is held at once, and a class
+    that has come is pinned no more where it had not.
 
     Args:
         num_inducing: inducing inputs M, for each task; with ``consolidated``, for all tasks.
         tau: weight of the penalty, for a loss that is a mean over the mini-batch.
         inducing: how inducing inputs are chosen from a task's data: ``"class_balanced"``,
             ``"random"``, ``"greedy"``, ``"noise"``, ``"smooth_noise"``, or a function that makes
-            a selector of a count. By default the first; ``"random"`` for a regression.
+            a selector of a count. By default the first, and ``"random"`` where there are no
+            classes to balance (``"regression"``, ``"binary"``).
         covariance: ``"sfr"``, or ``"identity"`` for P = I, the ablation.
         points_per_step: inducing inputs a step forwards. Tasks take turns, as many as fit, weighted
             so that the penalty's expectation is that of all; ``None`` for all tasks in every step,
@@ -120,7 +122,7 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
             dataset: the task's data: items ``(x, y)``, or ``(x, y, task label)``.
         """
         self._store.end_task(self._recipe, model, samples_by_label(model, dataset))
-        self._heads_known = False
+        self._heads_known = self._training = False
 
     def absorb(self, model: nn.Module, dataset: Any, task: int | None = None) -> None:
         """Absorb more data of a known task, without training.
@@ -132,6 +134,7 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
                 this task label).
         """
         self._store.absorb(self._recipe, model, samples_by_label(model, dataset), task)
+        self._training = False
 
     def predictive(self, model: nn.Module) -> Predictive:
         """The posterior at the model's current weights; needs ``predict_with="posterior"``."""
@@ -145,10 +148,15 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
             raise DataError("expected a task that has ended, got none: call end_task first")
         return carried_over(self._recipe, model, tasks)
 
+    def training_is_over(self) -> None:
+        """After training that was interrupted: evaluation is no longer amid it."""
+        self._training = False
+
     # Avalanche's hooks ---------------------------------------------------------------------------
 
     def before_training(self, strategy: Any, **kwargs: Any) -> None:
         """Refuse a criterion that does not fit the likelihood."""
+        likelihoods.require_mean(strategy._criterion)
         self._likelihood = likelihoods.of_criterion(strategy._criterion, self._likelihood)
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
@@ -170,16 +178,16 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Absorb the experience."""
         experience, model = strategy.experience, strategy.model
+        self._training = False
         if not isinstance(experience, OnlineCLExperience):
             self.end_task(model, experience.dataset)
-        else:
-            samples = samples_by_label(model, experience.dataset)
-            ends = experience.access_task_boundaries
-            self._store.receive(self._recipe, model, samples, ends=ends)
-            if ends and experience.is_last_subexp:
-                self._store.close(self._recipe, model)
-            self._heads_known = False
-        self._training = False
+            return
+        samples = samples_by_label(model, experience.dataset)
+        ends = experience.access_task_boundaries
+        self._store.receive(self._recipe, model, samples, ends=ends)
+        if ends and experience.is_last_subexp:
+            self._store.close(self._recipe, model)
+        self._heads_known = False
 
     def before_eval(self, strategy: Any, **kwargs: Any) -> None:
         """Build the posterior at the current weights, if it is to predict."""
@@ -219,10 +227,12 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
             return
         if self._store.inducing in WITHOUT_DATA:
             return
-        classes = number_of_classes(experience.dataset)
-        if classes > self._store.num_inducing:
+        classes = classes_of(experience.dataset) | self._store.classes(waiting=True)
+        if self._store.consolidated:
+            classes |= self._store.classes(waiting=False)
+        if len(classes) > self._store.num_inducing:
             raise ArgumentError(
-                f"expected an inducing input for every class, got {classes} classes and "
+                f"expected an inducing input for every class, got {len(classes)} classes and "
                 f"num_inducing={self._store.num_inducing}: raise it"
             )
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from sfr_cl import SFRPosterior
+from sfr_cl.errors import ArgumentError
 
 from .consolidation import joined
 from .tasks import Recipe, Task
@@ -47,6 +48,11 @@ class Predictive:
             values for the units of the head, and the distribution they are of; ``None`` for a
             mini-batch of several labels.
         """
+        if (labels is None) != (None in self._posteriors):
+            raise ArgumentError(
+                "expected task labels for a model that takes them, and none for others, got "
+                + ("none" if labels is None else "some")
+            )
         if outputs is None:
             width = max(posterior.num_outputs for posterior in self._posteriors.values())
             outputs = torch.full((len(x), width), ABSENT, dtype=torch.float64, device=x.device)

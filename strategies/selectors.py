@@ -36,7 +36,13 @@ def selector(wanted: str | SelectorMaker, count: int, *, without_data: bool = Fa
         without_data: noise has a deviation of its own, not that of the first batch.
     """
     if callable(wanted):
-        return wanted(count)
+        try:
+            return wanted(count)
+        except TypeError as error:
+            raise ArgumentError(
+                f"expected a function that makes a selector of a count, such as sfr_cl.greedy, got "
+                f"{wanted!r:.60}: leave the count to num_inducing ({error})"
+            ) from error
     known = SELECTORS | (WITHOUT_DATA if without_data else {})
     if wanted not in known:
         raise ArgumentError(

@@ -78,6 +78,13 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
             **base_kwargs,
         )
 
+    def train(self, *args: Any, **kwargs: Any) -> None:
+        """Train on experiences; however it ends, evaluation sees the posterior again."""
+        try:
+            super().train(*args, **kwargs)
+        finally:
+            self.sfr.training_is_over()
+
     def absorb(self, experience: Any, task: int | None = None) -> None:
         """Absorb more data of a known task into its posterior, without training.
 

@@ -13,7 +13,7 @@ from sfr_cl.network import eval_mode, run
 from .consolidation import consolidate
 from .selectors import SelectorMaker, selector
 from .tasks import Recipe, Task, absorb, remember, survey
-from .views import Pairs, TaskView, live_units
+from .views import Pairs, TaskView, head_size, live_units
 
 Samples = Mapping[int | None, Pairs]
 """Pairs (x, y) by task label; one entry, ``None``, for a model without labels."""
@@ -45,11 +45,13 @@ class TaskStore:
         self._waiting: dict[int | None, list[tuple[Tensor, Tensor]]] = {}
         self._without_ends = False
         self._turns: list[int] = []
+        self._widths: dict[int | None, int] = {}
 
     # Remembering ---------------------------------------------------------------------------------
 
     def end_task(self, recipe: Recipe, model: nn.Module, samples: Samples) -> None:
         """A task, whole."""
+        self._require_heads(model)
         self._add(recipe, model, [self._remember(recipe, model, *item) for item in samples.items()])
 
     def receive(self, recipe: Recipe, model: nn.Module, samples: Samples, *, ends: bool) -> None:
@@ -62,6 +64,7 @@ class TaskStore:
             ends: whether the stream will say where a task ends. Where it never does, all that was
                 folded so far is held at once.
         """
+        self._require_heads(model)
         waiting, opened = dict(self._waiting), dict(self._open)
         for label, pairs in samples.items():
             waiting[label] = [*waiting.get(label, []), *pairs]
@@ -80,6 +83,7 @@ class TaskStore:
 
     def absorb(self, recipe: Recipe, model: nn.Module, samples: Samples, task: int | None) -> None:
         """More data of a known task."""
+        self._require_heads(model)
         changed, opened = list(self.tasks), dict(self._open)
         for label, data in samples.items():
             classes, _ = survey(recipe, data, None)
@@ -117,9 +121,18 @@ class TaskStore:
             ]
         self.tasks, self._turns = tasks, []
 
+    def _require_heads(self, model: nn.Module) -> None:
+        """Refuse heads that lack units of a task."""
+        sizes: dict[int | None, int] = {}
+        for task in [*self.tasks, *self._open.values()]:
+            if task.label not in sizes:
+                sizes[task.label] = head_size(model, task.label, task.z)
+            task.require_units(sizes[task.label])
+
     def _index(self, task: int, label: int | None) -> int:
         if not isinstance(task, int) or not 0 <= task < len(self.tasks):
-            raise ArgumentError(f"expected a task in 0..{len(self.tasks) - 1}, got {task!r}")
+            known = f"0..{len(self.tasks) - 1}" if self.tasks else "those learned, none so far"
+            raise ArgumentError(f"expected a task in {known}, got {task!r}")
         if self.tasks[task].label != label:
             raise DataError(
                 f"expected data of task label {self.tasks[task].label}, task {task}'s, got {label}"
@@ -136,7 +149,8 @@ class TaskStore:
             known = [sorted(task.classes) for task in self.tasks if task.label == label]
             raise DataError(
                 f"expected data of a known task, got classes {sorted(classes)} where those of the "
-                f"tasks are {known}: train on it first"
+                f"tasks are {known}: train on it first (a stream's parts become a task once they "
+                f"have num_inducing samples)"
             )
         if len(matches) > 1:
             raise ArgumentError(
@@ -152,6 +166,13 @@ class TaskStore:
         """Whether anything has been received."""
         return bool(self.tasks or self._open or self._waiting)
 
+    def classes(self, *, waiting: bool) -> set[int]:
+        """The classes of all tasks, or of the parts that wait to become one."""
+        if waiting:
+            pairs = [pair for parts in self._waiting.values() for pair in parts]
+            return {int(label) for _, y in pairs for label in y.unique()}
+        return {label for task in [*self.tasks, *self._open.values()] for label in task.classes}
+
     @property
     def held(self) -> list[Task]:
         """The tasks a network is held to."""
@@ -163,17 +184,19 @@ class TaskStore:
         total = next(model.parameters()).new_zeros(())
         if not tasks:
             return total
-        chosen = [tasks[i] for i in self._take_turns(len(tasks))]
-        for label in dict.fromkeys(task.label for task in chosen):
-            group = [task for task in chosen if task.label == label]
+        chosen = self._take_turns(len(tasks))
+        for label in dict.fromkeys(tasks[i].label for i in chosen):
+            group = [i for i in chosen if tasks[i].label == label]
             view = TaskView(model, label)
-            penalties = [task.penalty.like(view) for task in group]
+            inputs = [tasks[i].penalty.like(view).z for i in group]
             with eval_mode(view):  # all tasks of a head in one pass
-                outputs = run(view, torch.cat([penalty.z for penalty in penalties]))
-            parts = outputs.split([len(task.z) for task in group])
-            for task, penalty, part in zip(group, penalties, parts, strict=True):
-                task.require_units(outputs.shape[1])
-                total = total + penalty.at(part[:, task.units])
+                outputs = run(view, torch.cat(inputs))
+            if outputs.shape[1] != self._widths.get(label):
+                self.look_at_heads(model)
+                tasks = self.held
+            parts = outputs.split([len(z) for z in inputs])
+            for i, part in zip(group, parts, strict=True):
+                total = total + tasks[i].penalty.like(view).at(part[:, tasks[i].units])
         return len(tasks) / len(chosen) * total
 
     def _take_turns(self, count: int) -> list[int]:
@@ -190,11 +213,12 @@ class TaskStore:
 
     def look_at_heads(self, model: nn.Module) -> None:
         """Pin units that came to life since, before they are trained."""
+        self._require_heads(model)
         live: dict[int | None, Tensor] = {}
         for task in self.held:
             if task.label not in live:
-                live[task.label], size = live_units(model, task.label, task.z)
-                task.require_units(size)
+                found = live_units(model, task.label, task.z)
+                live[task.label], self._widths[task.label] = found
         self.tasks = [task.extended(model, live[task.label]) for task in self.tasks]
         if self._without_ends:
             self._open = {
@@ -203,6 +227,7 @@ class TaskStore:
 
     def everything(self, recipe: Recipe, model: nn.Module) -> list[Task]:
         """All tasks, with what has arrived of an unfinished one; nothing is changed."""
+        self._require_heads(model)
         with torch.random.fork_rng():
             waiting = [
                 self._remember(recipe, model, label, pairs)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sfr_cl import SFRPosterior
 from sfr_cl.errors import DataError, MismatchError
 from sfr_cl.inducing import Selector, choose
-from sfr_cl.inputs import Batches
+from sfr_cl.inputs import Batches, prepare
 from sfr_cl.likelihoods import make
 from sfr_cl.network import FrozenNetwork, eval_mode, run
 from sfr_cl.penalty import Penalty
@@ -76,6 +76,8 @@ class Task:
     """Over those units, in the precision of the model."""
     predictive: ValueSites | None
     num_data: int
+    points: int
+    """The inducing inputs its penalty was a mean over when its data was seen."""
 
     @property
     def z(self) -> Tensor:
@@ -121,12 +123,12 @@ def remember(
     classes, count = survey(recipe, data, z)
     penalty = _pinned(view, z)
     if recipe.covariance == "sfr":
-        penalty = _added(penalty, *_sites(recipe, view, live, z, data, classes, count))
+        penalty = _added(penalty, *_sites(recipe, view, live, z, data, classes, count), start=0.0)
     predictive = None
     if recipe.predictive:
         watched = shown(data, "posterior", count, recipe.verbose)
         predictive = recipe.predicting(view, size, z).fit(watched).sites
-    return Task(label, live, classes, penalty.like(view), predictive, count)
+    return Task(label, live, classes, penalty.like(view), predictive, count, len(z))
 
 
 def absorb(recipe: Recipe, model: nn.Module, task: Task, data: Pairs) -> Task:
@@ -136,8 +138,11 @@ def absorb(recipe: Recipe, model: nn.Module, task: Task, data: Pairs) -> Task:
     penalty, predictive = task.penalty, task.predictive
     if recipe.covariance == "sfr":
         view = task.view(model)
-        found = _sites(recipe, view, task.units, task.z, data, classes, count)
-        penalty = _added(penalty, *found).like(view)
+        known = task.classes | classes
+        held, precision = _sites(recipe, view, task.units, task.z, data, known, count)
+        # Consolidation changes how many inputs the mean is over, and not what a datum counts for.
+        precision = len(task.z) / task.points * precision
+        penalty = _added(penalty, held, precision, start=penalty.pin).like(view)
     if predictive is not None:
         view = narrowed(model, task.label, live, size)
         watched = shown(data, "posterior", count, recipe.verbose)
@@ -162,8 +167,8 @@ def survey(recipe: Recipe, data: Pairs, z: Tensor | None) -> tuple[frozenset[int
         count += len(y)
         if recipe.likelihood == "classification":
             classes.update(y.unique().tolist())
-            if len(drawn) < len(classes) and rows:
-                pairs = zip(x.to(torch.float64), y.tolist(), strict=True)
+            if len(drawn) < len(classes) and z is not None:
+                pairs = zip(x.to(z), y.tolist(), strict=True)
                 drawn.update(c for row, c in pairs if c not in drawn and _bytes(row) in rows)
     if drawn and drawn != classes:
         raise DataError(
@@ -180,9 +185,10 @@ def _bytes(row: Tensor) -> bytes:
 def _pinned(view: TaskView, z: Tensor) -> Penalty:
     """Every output held by the identity."""
     nothing = torch.zeros(0, dtype=torch.long, device=z.device)
+    parameter = next(view.parameters())
     with torch.no_grad(), eval_mode(view):
-        targets = run(view, z.to(next(view.parameters()).dtype))
-    return Penalty(z, targets, nothing, z.new_zeros(0, len(z), len(z)))
+        targets = run(view, prepare(z, parameter.device, parameter.dtype))
+    return Penalty(z, targets, nothing, targets.new_zeros(0, len(z), len(z)))
 
 
 def _sites(
@@ -210,10 +216,14 @@ def _sites(
     return held, recipe.holding(view, z).fit(watched).sites.sums.weight
 
 
-def _added(penalty: Penalty, held: Tensor, precision: Tensor) -> Penalty:
-    """The penalty with more sites, towards the same values."""
+def _added(penalty: Penalty, held: Tensor, precision: Tensor, *, start: float) -> Penalty:
+    """The penalty with more sites, towards the same values.
+
+    Outputs that no datum had spoken of start with ``start`` times the identity.
+    """
     every = torch.cat([penalty.held, held]).unique()
-    total = penalty.precision.new_zeros(len(every), *precision.shape[1:])
-    total[torch.searchsorted(every, penalty.held)] += penalty.precision
+    total = start * torch.eye(len(penalty.targets)).to(penalty.precision)
+    total = total.repeat(len(every), 1, 1)
+    total[torch.searchsorted(every, penalty.held)] = penalty.precision
     total[torch.searchsorted(every, held)] += precision.to(total)
     return replace(penalty, held=every, precision=total)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from sfr_cl.errors import DataError, DataTypeError
-from sfr_cl.inputs import Inputs
-from sfr_cl.network import FrozenNetwork
+from sfr_cl.inputs import Inputs, prepare
+from sfr_cl.network import FrozenNetwork, as_matrix, eval_mode, run
 
 Pairs = Iterable[tuple[Tensor, Tensor]]
 
@@ -37,7 +37,7 @@ class TaskView(nn.Module):
 
     def forward(self, x: Inputs) -> Tensor:
         outputs: Tensor = self.model(x) if self.label is None else self.model(x, self.label)
-        return outputs if self.units is None else outputs[:, self.units]
+        return outputs if self.units is None else as_matrix(outputs)[:, self.units]
 
 
 def live_units(model: nn.Module, label: int | None, x: Tensor) -> tuple[Tensor, int]:
@@ -60,6 +60,14 @@ def live_units(model: nn.Module, label: int | None, x: Tensor) -> tuple[Tensor, 
     return (network.tangent(rows, direction) != 0).any(0).nonzero()[:, 0], size
 
 
+def head_size(model: nn.Module, label: int | None, x: Tensor) -> int:
+    """The number of units of a head."""
+    view = TaskView(model, label)
+    parameter = next(view.parameters())
+    with torch.no_grad(), eval_mode(view):
+        return run(view, prepare(x[:1], parameter.device, parameter.dtype)).shape[1]
+
+
 def narrowed(model: nn.Module, label: int | None, units: Tensor, size: int) -> TaskView:
     """The view of some units; of all of them without a detour, which keeps the kernel's rules."""
     return TaskView(model, label, None if len(units) == size else units)
@@ -71,21 +79,23 @@ def task_labels(model: nn.Module, dataset: Any) -> list[int | None]:
         return [None]
     if hasattr(dataset, "targets_task_labels"):
         return [*sorted(int(label) for label in dataset.targets_task_labels.uniques)]
-    found = {int(label) for _, _, *rest in in_order(dataset, BATCH) for label in rest[-1:][0]}
+    found: set[int] = set()
+    for _, _, *rest in in_order(dataset, BATCH):
+        if not rest:
+            raise DataTypeError(
+                "expected items (x, y, task label) for a model with one head per task, got (x, y)"
+            )
+        found.update(int(label) for label in rest[-1])
     return [*sorted(found)]
 
 
 def largest_label(dataset: Any) -> int:
     """The largest class in a dataset."""
-    return max(_classes(dataset))
+    return max(classes_of(dataset))
 
 
-def number_of_classes(dataset: Any) -> int:
-    """How many classes are in a dataset."""
-    return len(_classes(dataset))
-
-
-def _classes(dataset: Any) -> set[int]:
+def classes_of(dataset: Any) -> set[int]:
+    """The classes in a dataset."""
     if hasattr(dataset, "targets") and hasattr(dataset.targets, "uniques"):
         return {int(label) for label in dataset.targets.uniques}
     return {int(label) for _, y in Samples(dataset) for label in y.unique()}
