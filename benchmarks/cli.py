@@ -20,6 +20,7 @@ EXTRA_PACKAGES = {
     "matplotlib",
     "platformdirs",
     "rich",
+    "river",
     "sklearn",
     "torchmetrics",
     "torchvision",
@@ -61,6 +62,12 @@ COMMANDS = (
         "sfr_cl.benchmarks.uci.run",
         "the paper's table: NLPD of five methods and ours on eight classification sets; with "
         "--figure, against the number of inducing inputs",
+    ),
+    Command(
+        "stream",
+        "sfr_cl.benchmarks.stream.run",
+        "predict every sample of a stream before learning it: ours against river's, "
+        "scikit-learn's and a network trained on the way",
     ),
     Command(
         "figure1",

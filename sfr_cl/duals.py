@@ -35,7 +35,7 @@ class Sites:
     constant: Tensor
     """log p - a f~ - b f~^2 / 2, ``[B]``: the datum's part of the evidence."""
     seen: Tensor
-    """How many of the batch's targets speak of each output, ``[C]``."""
+    """Which outputs each target speaks of, ``[B, C]``."""
 
     @staticmethod
     def at_prior(likelihood: Likelihood, y: Tensor, num_outputs: int) -> Sites:
@@ -91,9 +91,13 @@ class DualSums:
         )
 
     @staticmethod
-    def of(features: Tensor, sites: Sites) -> DualSums:
-        """The terms of one batch with features ``[K, B, M]``."""
+    def of(features: Tensor, sites: Sites, sample_weights: Tensor | None = None) -> DualSums:
+        """The terms of one batch with features ``[K, B, M]``; each once, or with its weight."""
         a, b, point = (t.double() for t in (sites.gradient, sites.curvature, sites.point))
+        constant, seen = sites.constant.double(), sites.seen
+        if sample_weights is not None:
+            a, b = sample_weights[:, None] * a, sample_weights[:, None] * b
+            constant, seen = sample_weights * constant, sample_weights[:, None] * seen
         bf = b * point
         weights = b.mT[: len(features), :, None]
         weighted = features if bool((weights == 1).all()) else features * weights
@@ -102,14 +106,15 @@ class DualSums:
         else:
             gradient = torch.einsum("bc,cbm->cm", a, features)
             shift = torch.einsum("bc,cbm->cm", bf, features)
+        count = torch.tensor(float(len(a)), dtype=torch.float64, device=a.device)
         return DualSums(
             gradient=gradient,
             point=shift,
-            mass=features.sum(1),
+            mass=features.sum(1) if sample_weights is None else sample_weights @ features,
             weight=weighted.mT @ features,
-            constant=sites.constant.double().sum(),
-            seen=sites.seen,
-            count=torch.tensor(float(len(a)), dtype=torch.float64, device=a.device),
+            constant=constant.sum(),
+            seen=seen.sum(0),
+            count=count if sample_weights is None else sample_weights.sum(),
         )
 
     def __add__(self, other: DualSums) -> DualSums:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -19,14 +20,22 @@ from torch import Tensor
 from sfr_cl.errors import FileError
 
 FORMAT = "sfr-cl posterior 1"
+TOKEN = 4
+"""Random bytes in the names of files not yet in their place."""
 
 
-def write(path: str | os.PathLike[str], tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+def write(
+    path: str | os.PathLike[str],
+    tensors: dict[str, Tensor],
+    values: dict[str, Any],
+    *,
+    form: str = FORMAT,
+) -> None:
     """Write atomically: a reader finds the old file or the new one, whole."""
     path = Path(path)
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     text = json.dumps(values, sort_keys=True, allow_nan=False)
-    metadata = {"format": FORMAT, "values": text, "sha256": _digest(tensors, text)}
+    metadata = {"format": form, "values": text, "sha256": _digest(tensors, text)}
     content = safetensors.torch.save(tensors, metadata)
     with replacing(path) as file:
         file.write(content)
@@ -35,7 +44,7 @@ def write(path: str | os.PathLike[str], tensors: dict[str, Tensor], values: dict
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file that takes the place of ``path`` when all went well, and else vanishes."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(TOKEN)}")
     try:
         with open(temporary, "xb") as file:
             yield file
@@ -48,7 +57,15 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     _sync_folder(path.parent)
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def remove_leftovers(path: Path) -> None:
+    """Remove what writers of ``path`` left behind when they were killed; none may be at work."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 2 * TOKEN}"):
+        leftover.unlink(missing_ok=True)
+
+
+def read(
+    path: str | os.PathLike[str], *, form: str = FORMAT
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and values of a file, after checking that it is ours and as it was written."""
     path = Path(path)
     try:
@@ -60,9 +77,9 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
             f"expected {path} to be a posterior written by save, got a file that is truncated or "
             f"of another kind ({error}): restore it from a copy"
         ) from error
-    if metadata.get("format") != FORMAT:
+    if metadata.get("format") != form:
         raise FileError(
-            f"expected {path} to hold {FORMAT!r}, got {metadata.get('format', 'no format')!r}: it "
+            f"expected {path} to hold {form!r}, got {metadata.get('format', 'no format')!r}: it "
             f"was not written by this version's save"
         )
     if metadata.get("sha256") != _digest(tensors, metadata.get("values", "")):

@@ -213,13 +213,15 @@ def _at_most(count: int, batches: Batches) -> int:
     return available
 
 
-def pivots(gram: Tensor, count: int) -> Tensor:
+def pivots(gram: Tensor, count: int, smallest: float | None = None) -> Tensor:
     """Indices of the first pivots of the pivoted Cholesky factorisation of ``[N, N]``.
 
-    At most ``count``; fewer where every further column would be rounding.
+    At most ``count``; fewer where every further conditional variance is at most ``smallest``, by
+    default rounding.
     """
     variance = gram.diagonal().clone()
-    smallest = 10 * JITTER[gram.dtype] * float(variance.mean())
+    if smallest is None:
+        smallest = 10 * JITTER[gram.dtype] * float(variance.mean())
     columns = gram.new_zeros(count, len(gram))
     chosen: list[int] = []
     for step in range(count):

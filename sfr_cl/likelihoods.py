@@ -88,8 +88,8 @@ class Likelihood(ABC):
         return {}
 
     def seen(self, y: Tensor, num_outputs: int) -> Tensor:
-        """How many targets speak of each output, ``[C]``."""
-        return torch.full((num_outputs,), float(len(y)), dtype=torch.float64, device=y.device)
+        """1 where a target speaks of an output, 0 elsewhere."""
+        return torch.ones(len(y), num_outputs, dtype=torch.float64, device=y.device)
 
     def prior_statistics(self, y: Tensor, num_outputs: int) -> tuple[Tensor, Tensor, Tensor]:
         """Gradient, curvature and log p ``[B]`` at f = 0, before :meth:`prior_reading`."""
@@ -142,7 +142,7 @@ class CategoricalLikelihood(Likelihood):
         return p * (1 - p)
 
     def seen(self, y: Tensor, num_outputs: int) -> Tensor:
-        return torch.bincount(y, minlength=num_outputs).double()
+        return torch.nn.functional.one_hot(y, num_outputs).double()
 
     def prior_statistics(self, y: Tensor, num_outputs: int) -> tuple[Tensor, Tensor, Tensor]:
         onehot = torch.nn.functional.one_hot(y, num_outputs).double()

@@ -130,11 +130,50 @@ class Precision:
         """R^-1 phi for rows of ``[K, B, M]``, with R R' = delta I + W."""
         return whiten(self.factor, features)
 
+    def whiten_vectors(self, vectors: Tensor) -> Tensor:
+        """R^-1 v for ``[C, M]``; one matrix serves all C if K = 1."""
+        if len(self.factor) == 1:
+            return whiten(self.factor, vectors[None])[0]
+        return whiten(self.factor, vectors[:, None])[:, 0]
+
     def log_determinant(self) -> Tensor:
         """log |I + W / delta|, ``[K]``."""
         size = self.factor.shape[-1]
         logs = self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return 2 * logs - size * math.log(self.prior_precision)
+
+
+class FewRows:
+    """I + V V' of rows V ``[K, r, M]``, factored.
+
+    In the coordinates of R, r more rows turn the precision into I + V'V, and its inverse into
+    I - V' (I + V V')^-1 V: while r is small, that is cheaper than another R.
+    """
+
+    def __init__(self, rows: Tensor, factor: Tensor) -> None:
+        self.rows, self._factor = rows, factor
+
+    @staticmethod
+    def none(like: Tensor) -> FewRows:
+        """No rows, for the coordinates of R ``[K, M, M]``."""
+        return FewRows(like[:, :0], like[:, :0, :0])
+
+    def with_rows(self, rows: Tensor) -> FewRows:
+        """With more rows ``[K, B, M]``."""
+        all_rows = torch.cat([self.rows, rows], dim=1)
+        gram = all_rows @ rows.mT
+        at = self.rows.shape[1]
+        below = whiten(self._factor, gram[:, :at].mT)
+        eye = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
+        corner = cholesky(
+            gram[:, at:] + eye - below @ below.mT, "the precision of new rows", 1e-12, first=0.0
+        )
+        top = torch.nn.functional.pad(self._factor, (0, rows.shape[1]))
+        return FewRows(all_rows, torch.cat([top, torch.cat([below, corner], dim=2)], dim=1))
+
+    def explained(self, vectors: Tensor) -> Tensor:
+        """(I + V V')^-1/2 V w for ``[K, B, M]``: what the rows take of products, ``[K, B, r]``."""
+        return whiten(self._factor, vectors @ self.rows.mT)
 
 
 class Spectrum:

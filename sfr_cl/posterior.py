@@ -19,10 +19,10 @@ from sfr_cl.evidence import SEEN
 from sfr_cl.inducing import Selector, choose
 from sfr_cl.inputs import Batches, Data, Inputs, length, same, take
 from sfr_cl.likelihoods import LINKS, CategoricalLikelihood, GaussianLikelihood, Likelihood
-from sfr_cl.linalg import JITTER, is_semidefinite
 from sfr_cl.network import FrozenNetwork
 from sfr_cl.options import Options, positive, whole
 from sfr_cl.penalty import Penalty
+from sfr_cl.removal import removed
 from sfr_cl.solution import Solution
 from sfr_cl.state import State
 from sfr_cl.value_sites import ValueSites
@@ -194,28 +194,8 @@ class SFRPosterior:
             data: the samples to take out.
             weight: what discounting has left of them: gamma after one ``discount(gamma)``.
         """
-        state = self._state
-        sums = state.sums - self._sums(data) * positive("weight", weight)
-        tolerance = SEEN * max(1.0, float(state.sums.count))
-        if float(sums.count) < -tolerance or bool((sums.seen < -tolerance).any()):
-            raise DataError(
-                f"expected to forget at most what was seen, {self.num_data} samples "
-                f"({_listing(state.sums.seen)} by output), got more: check what was absorbed, and "
-                f"the weight if it was discounted"
-            )
-        squares, before = -float(sums.constant), -float(state.sums.constant)
-        if isinstance(self._likelihood, GaussianLikelihood) and squares < -tolerance * before:
-            raise DataError(
-                "expected targets that were absorbed, got some whose squares add up to more than "
-                "those seen: check that they are the ones absorbed"
-            )
-        scale = state.sums.weight.diagonal(dim1=-2, dim2=-1).amax()
-        if not is_semidefinite(sums.weight, scale, JITTER[self._options.dtype]):
-            raise DataError(
-                "expected samples that were absorbed, got some that leave the posterior indefinite:"
-                " they were never seen, were discounted, or came before add_inducing"
-            )
-        self._take_over(state.with_sums(sums))
+        sums = self._sums(data) * positive("weight", weight)
+        self._take_over(removed(self._state, sums))
         return self
 
     def discount(self, gamma: float) -> SFRPosterior:
@@ -239,6 +219,7 @@ class SFRPosterior:
         self._require_same("logit scales", self._logit_scale == other._logit_scale)
         self._require_same("networks", mine.network.agrees_with(theirs.network))
         self._require_same("kernels", mine.kernel_outputs == theirs.kernel_outputs)
+        self._require_same("number of outputs", mine.num_outputs == theirs.num_outputs)
         self._require_same("inducing inputs", same(mine.z, theirs.z))
         merged = copy.copy(self)
         sums = mine.sums + theirs.sums.to(mine.network.device)
@@ -503,7 +484,17 @@ class SFRPosterior:
             network: a module of the same architecture; the weights come from the file.
             likelihood: the object, if the posterior was made with one of one's own.
         """
-        tensors, values = files.read(path)
+        return cls._restored(*files.read(path), network, likelihood)
+
+    @classmethod
+    def _restored(
+        cls,
+        tensors: dict[str, Tensor],
+        values: dict[str, Any],
+        network: nn.Module,
+        likelihood: Likelihood | None,
+    ) -> SFRPosterior:
+        """The posterior of a :meth:`state_dict`, its options included."""
         options = snapshot.read_options(values)
         snapshot.check_architecture(tensors, network)
         posterior = cls(
@@ -618,7 +609,3 @@ class SFRPosterior:
                 f"expected posteriors with the same {what}, got different ones: build both from "
                 f"the same network, with inducing=the other's inducing_inputs"
             )
-
-
-def _listing(values: Tensor) -> str:
-    return ", ".join(f"{value:g}" for value in values.tolist())

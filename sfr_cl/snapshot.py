@@ -175,6 +175,11 @@ def _structure(x: Inputs) -> Any:
     return {type(x).__name__: [_structure(value) for value in x]}
 
 
+def rebuilt_like(x: Inputs, found: list[Tensor]) -> Inputs:
+    """Leaves in the form of some other inputs."""
+    return _rebuild(_structure(x), found)
+
+
 def _rebuild(structure: Any, found: list[Tensor]) -> Inputs:
     """Put leaves back, in order, where they were."""
     try:

@@ -102,9 +102,14 @@ class State:
 
     def with_sums(self, sums: DualSums, reference: Tensor | None = None) -> State:
         """Other sums over the same inducing inputs."""
-        state = replace(
-            self, sums=sums, reference=self.reference if reference is None else reference
-        )
+        return self._with(sums=sums, reference=self.reference if reference is None else reference)
+
+    def with_likelihood(self, likelihood: Likelihood) -> State:
+        """Another noise."""
+        return self._with(likelihood=likelihood)
+
+    def _with(self, **changes: Any) -> State:
+        state = replace(self, **changes)
         if "at_inducing" in self.__dict__:
             state.__dict__["at_inducing"] = self.at_inducing
         return state

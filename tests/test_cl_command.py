@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -90,9 +89,13 @@ def test_interrupted_run_leaves_valid_results_and_goes_on(tmp_path: Path) -> Non
     seeds = ",".join(map(str, range(60)))
     arguments = ["cl", "--memory", "20", "--settings", str(settings), "--out", str(out)]
     options = ["--strategies", "naive", "--seeds"]
-    program = Path(sysconfig.get_path("scripts"), "sfr-cl")
+    # Ctrl-C is heard even where the tests are a shell's background job, which ignores it.
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from sfr_cl.benchmarks.cli import main; sys.exit(main())"
+    )
     process = subprocess.Popen(
-        [sys.executable, str(program), *arguments, *options, seeds],
+        [sys.executable, "-c", program, *arguments, *options, seeds],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import readme_tables
 from sybil import Example, Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
@@ -56,6 +57,12 @@ def test_readme_tables_are_the_results() -> None:
             ratio = f"{row['ratio']:.2g}" if row["ratio"] < 10 else f"{row['ratio']:.0f}"
             line = f"| {row['case']} | {row['peer']} | {row['seconds']:.2g} s | {ratio} |"
             assert line in text
+
+
+@pytest.mark.parametrize("name", list(readme_tables.TABLES))
+def test_readme_table_is_the_results(name: str) -> None:
+    _, inside, _ = readme_tables.between(README.read_text(), name)
+    assert inside == readme_tables.TABLES[name]()
 
 
 @pytest.mark.parametrize("name", module_names())

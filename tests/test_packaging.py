@@ -19,7 +19,7 @@ FOLDERS = {
 }
 LAYERS = list(FOLDERS)
 NOT_INSTALLED = {"benchmarks", "examples", "strategies", "tests"}
-OPTIONAL = {"avalanche", "matplotlib", "rich", "sklearn"}
+OPTIONAL = {"avalanche", "matplotlib", "pandas", "rich", "river", "sklearn"}
 
 BLOCKED_EXTRA = """
 import sys

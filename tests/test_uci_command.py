@@ -36,7 +36,7 @@ def test_table_figure_and_resume(
     words = ["uci", "--data", "glass", "--seeds", "0,1", "--out", str(tmp_path)]
     assert cli.main(words) == 0
     rows = rows_in(tmp_path)
-    assert len(rows) == 2 * (1 + 2 * 5)
+    assert len(rows) == 2 * 2 * 6
     assert {row["method"] for row in rows} == set(experiment.METHODS)
     for row in rows:
         assert row.keys() >= KEYS
@@ -52,6 +52,7 @@ def test_table_figure_and_resume(
     assert "What it must show" in page
     assert (tmp_path / "table.md").read_text() == report.markdown(rows)
     assert (tmp_path / "methods.png").exists()
+    assert (tmp_path / "calibration.png").exists()
     assert not (tmp_path / "figure.png").exists()
 
     monkeypatch.setattr(training, "train", lambda *_: pytest.fail("trained again"))

@@ -1,4 +1,4 @@
-"""The pictures of `sfr-cl uci`: methods by data set, and NLPD against M."""
+"""The pictures of `sfr-cl uci`: methods by data set, calibration, and NLPD against M."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
@@ -13,7 +13,7 @@ from matplotlib.ticker import NullLocator
 from ..uci.summary import TITLES, Table
 from . import plots, svg
 from .style import GREY, Mark, marks
-from .summary import Spread
+from .summary import Spread, reliability
 
 Row = Mapping[str, Any]
 CURVES = ("gp subset", "sfr")
@@ -84,6 +84,22 @@ def methods(table: Table) -> Figure:
     return panels
 
 
+def calibration(table: Table) -> Figure | None:
+    """Accuracy against confidence of every tuned method, over all sets and seeds."""
+    bins = {}
+    for setting in table.settings(tuned=True):
+        rows = [row for row in table.rows if (row["method"], row["tuned"]) == setting]
+        if found := reliability(rows):
+            bins[setting[0]] = found
+    if not bins:
+        return None
+    panels = _panels(len(bins))
+    for ax, (name, of_method) in zip(panels.axes, bins.items(), strict=True):
+        plots.reliability(ax, of_method)
+        ax.set_title(name)
+    return panels
+
+
 def _panels(count: int) -> Figure:
     columns = min(COLUMNS, count)
     rows = ceil(count / columns)
@@ -98,6 +114,9 @@ def for_page(rows: Sequence[Row], table: Table) -> dict[str, Markup]:
     with plots.drawing():
         text = "Dots: NLPD of each method with delta tuned, a panel for each data set."
         pictures = {"methods": svg.inline(methods(table), "methods", text)}
+        if drawn := calibration(table):
+            text = "Reliability diagrams: accuracy against confidence, a panel for each method."
+            pictures["calibration"] = svg.inline(drawn, "calibration", text)
         if drawn := figure(rows):
             text = "Lines: NLPD against M for SFR and the GP subset, a panel for each data set."
             pictures["figure"] = svg.inline(drawn, "figure", text)
@@ -116,9 +135,13 @@ def legend() -> dict[str, Markup]:
 
 
 def write_pngs(out: Path, rows: Sequence[Row], table: Table) -> list[Path]:
-    """`methods.png`, and `figure.png` if there are rows for it."""
+    """`methods.png`, and `calibration.png` and `figure.png` if there are rows for them."""
     with plots.drawing():
-        drawn = {"methods": methods(table), "figure": figure(rows)}
+        drawn = {
+            "methods": methods(table),
+            "calibration": calibration(table),
+            "figure": figure(rows),
+        }
         return [
             plots.save_png(picture, out / f"{name}.png")
             for name, picture in drawn.items()

@@ -21,7 +21,6 @@ METHODS: dict[str, Method] = {
 SPARSE = ("gp subset", "sfr", "sfr (ours)")
 """Methods with inducing inputs."""
 SLOW = ("bnn", "glm")
-UNTUNABLE = ("nn map",)
 
 
 class Results:
@@ -77,12 +76,16 @@ class Case:
         outcome = outcomes[self.tuned]
         if not outcome.log_probs.isfinite().all():
             raise DivergedError("expected finite predictions, got others")
+        bins = measure.reliability([(outcome.log_probs, y)])
         return self.key | {
             "nlpd": methods.nlpd(outcome.log_probs, y),
             "accuracy": (outcome.log_probs.argmax(1) == y).double().mean().item(),
-            "ece": measure.reliability([(outcome.log_probs, y)]).ece,
+            "ece": bins.ece,
             "nlpd_valid": outcome.nlpd_valid,
             "prior_precision": outcome.prior_precision,
+            "reliability_confidence": bins.confidence,
+            "reliability_accuracy": bins.accuracy,
+            "reliability_count": bins.count,
         }
 
     def line(self, row: Row) -> str:
@@ -100,7 +103,6 @@ def table_cases(names: list[str], seeds: list[int], results: Results, m_percent:
         for method in METHODS
         if method in group
         for tuned in (False, True)
-        if not (tuned and method in UNTUNABLE)
     ]
 
 

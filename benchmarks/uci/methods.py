@@ -12,12 +12,12 @@ from torch.distributions import Categorical, Distribution
 from sfr_cl import SFRPosterior
 from sfr_cl.errors import SFRWarning
 from sfr_cl.likelihoods import CategoricalLikelihood
+from sfr_cl.tuning import DELTAS, SCALES
 
 from .problem import Problem
 
-GRID = [10 ** (step / 2) for step in range(-8, 9)]
-"""Values of delta tried, of which the one with the lowest validation NLPD is taken."""
-
+GRID = DELTAS
+"""Values of delta tried, the library's own: that of the lowest validation NLPD is taken."""
 
 CURVATURE_FLOOR = 0.01
 
@@ -46,7 +46,7 @@ class Outcome:
 
 
 Outcomes = Mapping[bool, Outcome]
-"""By whether delta was tuned."""
+"""By whether delta (of the network itself: the scale of its logits) was tuned."""
 
 Method = Callable[[Problem, int | None], Outcomes]
 """Of a problem, and M in percent of N for methods with inducing inputs."""
@@ -70,12 +70,12 @@ def nlpd(log_probs: Tensor, y: Tensor) -> float:
 
 
 def choose(problem: Problem, deltas: Sequence[float], log_probs: Sequence[Tensor]) -> Outcomes:
-    """The first delta is the network's own; the best of the others is the tuned one.
+    """The first is as trained; the best of the others is the tuned one.
 
     Args:
         problem: what is predicted.
-        deltas: those tried.
-        log_probs: at each delta, of :attr:`Problem.held_out`.
+        deltas: the prior precision of each.
+        log_probs: of :attr:`Problem.held_out`, of each.
     """
     valid = len(problem.split.valid[1])
     outcomes = [
@@ -87,13 +87,13 @@ def choose(problem: Problem, deltas: Sequence[float], log_probs: Sequence[Tensor
 
 
 def nn_map(problem: Problem, m_percent: int | None) -> Outcomes:
-    """The network itself: there is nothing to tune."""
+    """The network itself; without a delta, the scale of its logits is what can be tuned."""
     del m_percent
     with torch.no_grad():
-        log_probs = problem.network(problem.held_out).double().log_softmax(1)
-    valid = len(problem.split.valid[1])
-    own = nlpd(log_probs[:valid], problem.split.valid[1])
-    return {False: Outcome(log_probs[valid:], own, problem.prior_precision)}
+        logits = problem.network(problem.held_out).double()
+    scales = [1.0, *SCALES]
+    log_probs = [(scale * logits).log_softmax(1) for scale in scales]
+    return choose(problem, [problem.prior_precision] * len(scales), log_probs)
 
 
 def sfr(problem: Problem, m_percent: int | None) -> Outcomes:
@@ -124,8 +124,7 @@ def _published(problem: Problem, m_percent: int, data: tuple[Tensor, Tensor]) ->
         posterior.fit(data)
     deltas = [problem.prior_precision, *GRID]
     at_each = posterior.predict_f_at(problem.held_out, deltas)
-    mean = at_each[0].mean  # published tuning leaves the mean at the delta of training
-    log_probs = [_log_probs(likelihood.predictive(mean, f.variance, "mc")) for f in at_each]
+    log_probs = [_log_probs(likelihood.predictive(f.mean, f.variance, "mc")) for f in at_each]
     return choose(problem, deltas, log_probs)
 
 

@@ -75,8 +75,8 @@ class Table:
         return Mean.of(both) if both else None
 
     def settings(self, *, tuned: bool) -> list[Setting]:
-        """Those with rows, in the order of the paper; the network itself is in both tables."""
-        found = [(name, tuned if name != "nn map" else False) for name in METHODS]
+        """Those with rows, in the order of the paper."""
+        found = [(name, tuned) for name in METHODS]
         return [s for s in found if any(self.by_seed(data, s) for data in self.data)]
 
 

@@ -1,0 +1,1 @@
+"""Test, then train: every sample is predicted before it is learned."""

@@ -1,0 +1,61 @@
+"""`sfr-cl stream --tune`: one setting per method, chosen where nothing is scored later."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..runner import Row, is_row_of
+from . import settings
+from .data import Stream
+from .experiment import Case
+
+
+@dataclass(frozen=True)
+class Trial(Case):
+    """One setting of one method."""
+
+    @property
+    def key(self) -> Row:
+        return {**super().key, "trial": self.label}
+
+    @property
+    def label(self) -> str:
+        values = ", ".join(f"{name} {value:g}" for name, value in self.setting.items())
+        return f"{self.stream.name} {self.method}, {values}"
+
+
+def trials(streams: Sequence[Stream], methods: Sequence[str], seed: int) -> list[Trial]:
+    """A trial for each setting of each method's grid."""
+    return [
+        Trial(stream.tuning, method, seed, setting)
+        for stream in streams
+        if stream.tuning is not None
+        for method in methods
+        for setting in settings.GRIDS.get(method, ())
+    ]
+
+
+def write(rows: Sequence[Row], found: Sequence[Trial], out: Path) -> Path:
+    """The settings file in `out`: the package's, and over them what was chosen."""
+    content: dict[str, Any] = settings.read()
+    for data, method in dict.fromkeys((trial.stream.name, trial.method) for trial in found):
+        own = [trial for trial in found if (trial.stream.name, trial.method) == (data, method)]
+        tried: list[dict[str, Any]] = [
+            {"setting": trial.setting, "nlpd": score(row)}
+            for trial in own
+            for row in rows
+            if is_row_of(row, trial)
+        ]
+        if len(tried) == len(own):
+            best = min(tried, key=lambda trial: trial["nlpd"])
+            content.setdefault(data, {})[method] = {"chosen": best["setting"], "tried": tried}
+    path = out / settings.NAME
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def score(row: Row) -> float:
+    """NLPD: of held-out samples at the end where there are any, or along the stream."""
+    return float(row["test_nlpd"] if "test_nlpd" in row else row["nlpd"])

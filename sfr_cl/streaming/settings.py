@@ -1,0 +1,99 @@
+"""How a stream ages, what it keeps, and how often it works: checked once, stored in its file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sfr_cl.errors import ArgumentError, MismatchError
+from sfr_cl.options import positive, whole
+
+BLOCK = 256
+"""Samples folded into the sums, and then factored, together."""
+
+SHARE_OF_MEMORY = 1 / 8
+"""A block is at most this share of the samples a discount lets live."""
+
+CLOCKS = ("sample", "second")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """See :class:`~sfr_cl.StreamingPosterior`, whose keywords they are."""
+
+    discount: float
+    discount_per: str
+    window: int | None
+    staleness: int
+    swap: bool
+    calibrate: bool
+    budget: int
+    """M, which the number of inducing inputs never exceeds."""
+    learns_precision: bool
+    """Whether the prior precision is that of greatest evidence."""
+
+    def __post_init__(self) -> None:
+        if positive("discount", self.discount) > 1:
+            raise ArgumentError(f"expected discount in (0, 1], got {self.discount}")
+        if self.discount_per not in CLOCKS:
+            raise ArgumentError(
+                f"expected discount_per to be one of {', '.join(CLOCKS)}; got {self.discount_per!r}"
+            )
+        if self.window is not None:
+            whole("window", self.window)
+        if self.staleness != 0:
+            whole("staleness", self.staleness)
+        for name in ("swap", "calibrate", "learns_precision"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ArgumentError(f"expected {name} to be True or False, got {value!r}")
+        whole("number of inducing inputs", self.budget)
+
+    @property
+    def block(self) -> int:
+        """Samples that may wait before they are folded."""
+        size = min(BLOCK, self.window or BLOCK)
+        if self.discount < 1 and self.discount_per == "sample":
+            size = min(size, math.ceil(SHARE_OF_MEMORY / (1 - self.discount)))
+        return size
+
+    @property
+    def candidates(self) -> int:
+        """Samples kept at the start of a stream, for inducing inputs to be chosen from."""
+        return min(2 * self.budget, self.window or 2 * self.budget)
+
+    @property
+    def lifetime(self) -> int | None:
+        """Samples after which what was learned before hardly counts; ``None`` if that is open."""
+        limits = [] if self.window is None else [self.window]
+        if self.ages and self.discount_per == "sample":
+            limits.append(math.ceil(1 / (1 - self.discount)))
+        return min(limits, default=None)
+
+    @property
+    def ages(self) -> bool:
+        """Whether samples lose weight as time passes."""
+        return self.discount < 1
+
+    def weights(self, ages: Tensor) -> Tensor:
+        """What is left of samples of some ages."""
+        return torch.full_like(ages, self.discount).pow(ages)
+
+    def weight(self, age: float) -> float:
+        """What is left of samples of one age."""
+        return float(self.discount**age)
+
+    def plain(self) -> dict[str, Any]:
+        """As values a JSON file can hold."""
+        return asdict(self)
+
+    @staticmethod
+    def from_plain(values: dict[str, Any]) -> Settings:
+        """The inverse of :meth:`plain`."""
+        names = [field.name for field in fields(Settings)]
+        if sorted(values) != sorted(names):
+            raise MismatchError(f"expected the settings {', '.join(names)}, got {sorted(values)}")
+        return Settings(**values)

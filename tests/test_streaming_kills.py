@@ -1,0 +1,87 @@
+"""A child process that learns and saves, killed at random instants, loses nothing.
+
+Quick here; two hundred kills with ``pytest -m long tests/test_streaming_kills.py``.
+"""
+
+import multiprocessing
+import random
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from endless import assert_same_sums, samples, sums
+from helpers import (
+    mlp,
+    one_thread,  # noqa: F401
+)
+
+from sfr_cl import SFRPosterior, StreamingPosterior
+
+SAMPLES = 60_000
+"""More than a child learns before it is killed."""
+
+SETTINGS = {"discount": 0.999, "window": 300}
+
+
+def begun(path: Path) -> tuple[StreamingPosterior, int]:
+    """The last complete save, or the beginning."""
+    if path.exists():
+        return StreamingPosterior.load(path, mlp())
+    posterior = SFRPosterior(mlp(), "classification", inducing=12)
+    return StreamingPosterior(posterior, **SETTINGS), 0
+
+
+def learn_and_save(path: Path, until: int) -> None:
+    """The child: learns from where the last save left off, and saves all the time."""
+    torch.set_num_threads(1)
+    x, y = samples(rows=600)
+    live, cursor = begun(path)
+    for position in range(cursor, until, 3):
+        rows = [row % len(x) for row in range(position, position + 3)]
+        live.learn_many(x[rows], y[rows])
+        live.save(path, cursor=position + 3)
+
+
+@pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.long)])
+def test_killed_at_any_instant(kills: int, tmp_path: Path) -> None:
+    path = tmp_path / "stream"
+    # Children are forked from one process that has imported everything, and nothing more.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sfr_cl", "test_streaming_kills"])
+    delays = random.Random(0)
+    done = 0
+    for _ in range(kills):
+        child = context.Process(target=learn_and_save, args=(path, SAMPLES))
+        child.start()
+        before, deadline = _saved(path), time.monotonic() + 120
+        while _saved(path) == before and time.monotonic() < deadline:
+            time.sleep(0.005)  # so that every child gets somewhere
+        time.sleep(delays.uniform(0, 0.05))
+        assert child.is_alive()
+        child.kill()
+        child.join()
+        live, cursor = StreamingPosterior.load(path, mlp())  # whole, whatever was being written
+        assert cursor == live.num_learned > done
+        done = cursor
+    end = done + 30
+    child = context.Process(target=learn_and_save, args=(path, end))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    survivor, cursor = StreamingPosterior.load(path, mlp())
+    assert cursor == end
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
+    never_killed = tmp_path / "whole"
+    learn_and_save(never_killed, end)
+    whole, _ = StreamingPosterior.load(never_killed, mlp())
+    assert_same_sums(sums(survivor), sums(whole), 1e-9)
+    x = samples()[0]
+    torch.testing.assert_close(
+        survivor.predict_proba_many(x), whole.predict_proba_many(x), rtol=0, atol=1e-9
+    )
+
+
+def _saved(path: Path) -> int | None:
+    """Which save is the last."""
+    return path.stat().st_ino if path.exists() else None
