@@ -1,5 +1,6 @@
 """The pieces of `sfr-cl uci`, each against a slow or independent way to the same numbers."""
 
+import copy
 import math
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 import torch
 from helpers import one_thread  # noqa: F401  a fixture, used by its name
 from torch import Tensor, nn
+from torch.distributions import MultivariateNormal, Normal
+from torch.nn.utils import vector_to_parameters
 from torch.utils.data import DataLoader, TensorDataset
 
 from sfr_cl import SFRPosterior
@@ -218,11 +221,54 @@ def test_laplace_is_laplace_torchs(rows: int, monkeypatch: pytest.MonkeyPatch) -
     linear = nn.Sequential(nn.Linear(4, 3))
     own = Problem("toy", 0, toy(rows), linear, weight_decay=0.01)
     posterior = laplace.SpectralLaplace(own)
-    drawn = posterior.sampled_networks(x, 0.5)  # a linear network is its own linearisation
+    (drawn,) = posterior.sampled_networks(x, [0.5])  # a linear network is its own linearisation
     moments = posterior.linearised(x, [0.5])
     spread = moments[1][0].diagonal(dim1=1, dim2=2)
     assert torch.allclose(drawn.mean(0), moments[0], atol=0.1 * float(spread.max().sqrt()))
     assert torch.allclose(drawn.var(0), spread, rtol=0.15)
+
+
+def test_networks_are_drawn_with_the_dense_root_of_the_posterior(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(training, "HIDDEN", 8)
+    monkeypatch.setattr(laplace, "NETWORKS", 3)
+    network = training.new_network(4, 3, seed=1)
+    problem = Problem("toy", 0, toy(), network, weight_decay=0.01)
+    posterior = laplace.SpectralLaplace(problem)
+    x, deltas = problem.held_out[:5], [0.5, 20.0]
+    with quiet():
+        theirs = laplace._full_laplace(posterior.network)
+        theirs.fit(DataLoader(TensorDataset(*problem.split.train), batch_size=100))
+    values, vectors = torch.linalg.eigh(theirs.H.double())
+    noise = torch.randn(3, len(values), generator=torch.Generator().manual_seed(0)).double()
+    for delta, logits in zip(deltas, posterior.sampled_networks(x, deltas), strict=True):
+        root = vectors / (values.clamp_min(0) + delta).sqrt() @ vectors.mT
+        for draw, found in zip(noise, logits, strict=True):
+            network = copy.deepcopy(network)
+            weights = posterior.mean + (root @ draw).float()
+            vector_to_parameters(weights, network.parameters())
+            assert torch.allclose(found, network(x), atol=1e-3)
+
+
+def test_glm_link_averages_softmax_of_joint_samples() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mean, half = torch.randn(4, 3, generator=generator), torch.randn(4, 3, 3, generator=generator)
+    covariances = torch.stack([half @ half.mT, 0.01 * half @ half.mT])
+    both = laplace._link(mean, covariances)
+    for found, covariance in zip(both, covariances, strict=True):
+        assert torch.equal(found, laplace._link(mean, covariance[None])[0])
+        samples = MultivariateNormal(mean, covariance + 1e-5 * torch.eye(3)).sample((50_000,))
+        assert torch.allclose(found, samples.softmax(2).mean(0), atol=0.05)
+
+
+def test_draws_shared_by_all_deltas_are_those_of_the_link() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(7, 3, generator=generator, dtype=torch.float64)
+    latents = [Normal(mean, scale * mean.square() + 0.1) for scale in (0.1, 3.0)]
+    for found, f in zip(methods.averaged(latents), latents, strict=True):
+        expected = methods.FlooredCategorical().predictive(f.mean, f.variance, "mc")
+        assert torch.allclose(found, expected.logits)
 
 
 def test_tuning_takes_the_best_of_the_grid_on_validation_data(problem: Problem) -> None:
@@ -246,6 +292,13 @@ def test_networks_are_kept_and_read_again(tmp_path: Path, monkeypatch: pytest.Mo
     again = Networks(tmp_path, [0, 1], reuse=True).problem("glass", 1, lambda _: None)
     for ours, theirs in zip(first.network.parameters(), again.network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+    # Other seeds add networks, and leave those that are there.
+    monkeypatch.setattr(training, "train", trained)
+    kept = Networks(tmp_path, [2], reuse=True).problem("glass", 2, lambda _: None)
+    monkeypatch.setattr(training, "train", lambda *_: pytest.fail("trained again"))
+    for seed, network in ((1, first.network), (2, kept.network)):
+        again = Networks(tmp_path, [2, 1], reuse=True).problem("glass", seed, lambda _: None)
+        assert torch.equal(again.network[0].weight, network[0].weight)
     # Another protocol is another network.
     monkeypatch.setattr(training, "train", trained)
     monkeypatch.setattr(training, "MOST_EPOCHS", 10)

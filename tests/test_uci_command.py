@@ -11,7 +11,7 @@ from sfr_cl.benchmarks import cli
 from sfr_cl.benchmarks.report import uci as report
 from sfr_cl.benchmarks.uci import experiment, run, training
 from sfr_cl.benchmarks.uci.checks import checks
-from sfr_cl.benchmarks.uci.summary import Table, published
+from sfr_cl.benchmarks.uci.summary import METHODS, TITLES, Table, published
 
 KEYS = {"data", "method", "tuned", "seed", "m_percent", "nlpd", "accuracy", "ece"}
 
@@ -68,6 +68,21 @@ def test_table_figure_and_resume(
     assert {row["method"] for row in added} == {"gp subset", "sfr"}
     assert len(added) == 2 * 2 * 2
     assert (tmp_path / "figure.png").exists()
+
+
+@pytest.mark.usefixtures("short")
+def test_rows_of_another_protocol_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "METHODS", {"nn map": experiment.METHODS["nn map"]})
+    words = ["uci", "--data", "glass", "--seeds", "0", "--out", str(tmp_path)]
+    assert cli.main(words) == 0
+    before = rows_in(tmp_path)
+    monkeypatch.setattr(training, "MOST_EPOCHS", 40)
+    assert cli.main([*words, "--resume"]) == 0
+    after = rows_in(tmp_path)
+    assert len(after) == len(before) == 2
+    assert all(old["nlpd"] != new["nlpd"] for old, new in zip(before, after, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -136,6 +151,21 @@ def test_sfr_ahead_of_both_or_not_at_all() -> None:
     (check,) = checks(table({**seven, "vehicle": 0.4, "waveform": 0.4}))
     assert not check.holds
     assert check.verdict == "missed: 6 of 8 sets"
+
+
+def test_page_names_what_is_missing() -> None:
+    rows = [
+        row(data, method, tuned, seed, 0.5)
+        for data in TITLES
+        for method in METHODS
+        for tuned in (False, True)
+        for seed in (0, 1)
+    ]
+    assert "Not finished" not in report.markdown(rows)
+    some = [r for r in rows if (r["data"], r["method"], r["seed"]) != ("glass", "bnn", 1)]
+    assert "Without all rows: bnn on Glass." in report.markdown(some)
+    some = [r for r in rows if r["data"] != "digits" and r["method"] != "glm"]
+    assert "Without all rows: Digits, glm." in report.markdown(some)
 
 
 def test_published_table_is_whole() -> None:

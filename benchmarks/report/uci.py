@@ -121,8 +121,9 @@ def markdown(rows: Sequence[Row]) -> str:
         "",
         OUT_OF_STEP,
         "",
-        *_unfinished(found),
     ]
+    if missing := unfinished(found):
+        lines += [f"**{missing}**", ""]
     for tuned, title in WITHOUT_TUNING.items():
         settings = found.settings(tuned=tuned)
         if settings:
@@ -141,12 +142,19 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, *(f"- {reason}" for reason in DIFFERENCES), ""])
 
 
-def _unfinished(found: Table) -> list[str]:
-    """What a whole table would have besides."""
-    names = [name for name, _ in found.settings(tuned=True)]
+def unfinished(found: Table) -> str:
+    """What a whole table would have besides, if anything."""
+    there = {name for tuned in (False, True) for name, _ in found.settings(tuned=tuned)}
     missing = [TITLES[data] for data in TITLES if data not in found.data]
-    missing += [method for method in METHODS if method not in names]
-    return [f"**Not finished.** Without rows: {', '.join(missing)}.", ""] if missing else []
+    missing += [method for method in METHODS if method not in there]
+    missing += [
+        f"{method} on {TITLES[data]}"
+        for data in found.data
+        for method in METHODS
+        if method in there
+        and any(len(found.by_seed(data, (method, t))) < len(found.seeds) for t in (False, True))
+    ]
+    return f"Not finished. Without all rows: {', '.join(missing)}." if missing else ""
 
 
 def _grid(found: Table, settings: Sequence[Setting], title: str) -> list[str]:
@@ -183,6 +191,7 @@ def _content(rows: Sequence[Row], found: Table) -> dict[str, Any]:
             ("environment", "Environment"),
         ],
         "facts": [f"{len(found.data)} data sets", f"{len(found.seeds)} seeds"],
+        "unfinished": unfinished(found),
         "checks": checks(found),
         "tables": tables,
         "others": [

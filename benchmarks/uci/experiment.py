@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..cl import measure
 from ..runner import DivergedError, Row, ShowShare
-from . import laplace, methods
+from . import laplace, methods, training
 from .methods import Method, Outcomes
 from .networks import Networks
 
@@ -61,6 +61,11 @@ class Case:
             "tuned": self.tuned,
             "seed": self.seed,
             "m_percent": self.m_percent,
+            "settings": {
+                **training.protocol(self.data),
+                "deltas": len(methods.GRID),
+                "networks_drawn": laplace.NETWORKS,
+            },
         }
 
     @property

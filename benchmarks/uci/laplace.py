@@ -9,6 +9,7 @@ H = G' G has the rank of G, at most N (C - 1). Where that is below P, they come 
 """
 
 import copy
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -66,24 +67,31 @@ class SpectralLaplace:
         jacobians, outputs = self.jacobians(x)
         p = outputs.softmax(1)
         values, vectors = torch.linalg.eigh(torch.diag_embed(p) - p[:, :, None] * p[:, None])
-        root = vectors[:, :, 1:] * values[:, None, 1:].clamp_min(0).sqrt()  # p spans the null space
+        root = vectors[:, :, 1:] * values[:, None, 1:].clamp_min(0).sqrt()  # ones: null space
         return (root.mT @ jacobians).flatten(0, 1)
 
-    def sampled_networks(self, x: Tensor, delta: float) -> Tensor:
-        """Logits [S, B, C] of networks drawn from the posterior; the same draws at every call."""
+    def sampled_networks(self, x: Tensor, deltas: list[float]) -> Iterator[Tensor]:
+        """At each delta, logits [S, B, C] of networks drawn from the posterior.
+
+        Draws are (H + delta I)^-1/2 noise, the same noise at every delta and every call.
+        """
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(NETWORKS, len(self.mean), generator=generator)
         inside = noise @ self.vectors
         outside = noise - inside @ self.vectors.mT
-        shrunk = inside / (self.values + delta).sqrt() @ self.vectors.mT
-        weights = self.mean + shrunk + outside / delta**0.5
+        for delta in deltas:
+            shrunk = inside / (self.values + delta).sqrt() @ self.vectors.mT
+            yield self._logits(x, self.mean + shrunk + outside / delta**0.5)
+
+    @torch.no_grad()
+    def _logits(self, x: Tensor, weights: Tensor) -> Tensor:
+        """Of networks with these weights [S, P]."""
         parameters, first = {}, 0
         for name, value in self.network.named_parameters():
             part = weights[:, first : first + value.numel()]
             parameters[name] = part.reshape(-1, *value.shape)
             first += value.numel()
-        with torch.no_grad():
-            logits: Tensor = vmap(lambda p: functional_call(self.network, p, (x,)))(parameters)
+        logits: Tensor = vmap(lambda p: functional_call(self.network, p, (x,)))(parameters)
         return logits
 
     def linearised(self, x: Tensor, deltas: list[float]) -> tuple[Tensor, Tensor]:
@@ -107,8 +115,8 @@ def bnn(problem: Problem, m_percent: int | None) -> Outcomes:
     posterior = _posterior(problem)
     deltas = [problem.prior_precision, *GRID]
     x = problem.held_out
-    probs = [posterior.sampled_networks(x, delta).softmax(2).mean(0) for delta in deltas]
-    return choose(problem, deltas, [values.log() for values in probs])
+    drawn = posterior.sampled_networks(x, deltas)
+    return choose(problem, deltas, [logits.softmax(2).mean(0).log() for logits in drawn])
 
 
 def glm(problem: Problem, m_percent: int | None) -> Outcomes:
@@ -117,19 +125,20 @@ def glm(problem: Problem, m_percent: int | None) -> Outcomes:
     posterior = _posterior(problem)
     deltas = [problem.prior_precision, *GRID]
     mean, covariances = posterior.linearised(problem.held_out, deltas)
-    return choose(problem, deltas, [_link(mean, part).log() for part in covariances])
+    return choose(problem, deltas, list(_link(mean, covariances).log()))
 
 
-def _link(mean: Tensor, covariance: Tensor) -> Tensor:
-    """Class probabilities [B, C]: the mean of softmax(f), with the same draws at every call."""
-    values, vectors = torch.linalg.eigh(covariance)
-    half = vectors * values.clamp_min(0).sqrt()[:, None]
+def _link(mean: Tensor, covariances: Tensor) -> Tensor:
+    """Class probabilities [D, B, C]: means of softmax(f), with the same draws for all."""
+    values, vectors = torch.linalg.eigh(covariances)
+    halves = vectors * values.clamp_min(0).sqrt()[..., None, :]
     generator = torch.Generator().manual_seed(0)
-    total = torch.zeros_like(mean)
+    totals = mean.new_zeros(len(halves), *mean.shape)
     for _ in range(SAMPLES // SAMPLES_AT_ONCE):
         noise = torch.randn(*mean.shape, SAMPLES_AT_ONCE, generator=generator, dtype=mean.dtype)
-        total += (mean[..., None] + half @ noise).softmax(1).sum(2)
-    return total / SAMPLES
+        for total, half in zip(totals, halves, strict=True):
+            total.add_((mean[..., None] + half @ noise).softmax(1).sum(2))
+    return totals / SAMPLES
 
 
 def _right_singular(root: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """The trained networks of a run: made when first asked for, kept in its folder."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -30,57 +30,57 @@ class Networks:
     def problem(self, name: str, seed: int, show: ShowShare) -> Problem:
         """A data set and seed, with the network trained."""
         if name not in self._problems:
-            splits = [data.split(name, seed) for seed in self.seeds]
+            splits = {number: data.split(name, number) for number in self.seeds}
             decay = training.weight_decay(name)
-            networks = self._kept(name, splits) if self.reuse else None
-            if networks is None:
-                networks = training.train(splits, self.seeds, decay, show)
+            networks = self._kept(name, splits[seed]) if self.reuse else {}
+            missing = [number for number in self.seeds if number not in networks]
+            if missing:
+                parts = [splits[number] for number in missing]
+                trained = training.train(parts, missing, decay, show)
+                networks |= zip(missing, trained, strict=True)
                 self._keep(name, networks)
             self._problems[name] = {
-                number: Problem(name, number, split, network, decay)
-                for number, split, network in zip(self.seeds, splits, networks, strict=True)
+                number: Problem(name, number, split, networks[number], decay)
+                for number, split in splits.items()
             }
         return self._problems[name][seed]
 
     def _protocol(self, name: str) -> dict[str, str]:
-        protocol = {"seeds": self.seeds, **training.protocol(name)}
-        return {"protocol": json.dumps(protocol, sort_keys=True)}
+        return {"protocol": json.dumps(training.protocol(name), sort_keys=True)}
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.safetensors"
 
-    def _keep(self, name: str, networks: Sequence[nn.Module]) -> None:
+    def _keep(self, name: str, networks: Mapping[int, nn.Module]) -> None:
         tensors = {
-            f"{index}.{key}": value
-            for index, network in enumerate(networks)
+            f"{seed}.{key}": value
+            for seed, network in networks.items()
             for key, value in network.state_dict().items()
         }
         self.folder.mkdir(parents=True, exist_ok=True)
         with replacing(self._path(name)) as file:
             file.write(save(tensors, self._protocol(name)))
 
-    def _kept(self, name: str, splits: Sequence[Split]) -> list[nn.Sequential] | None:
+    def _kept(self, name: str, split: Split) -> dict[int, nn.Sequential]:
+        """By seed, those of the folder, whether this run asks for them or not."""
         path = self._path(name)
         if not path.exists():
-            return None
+            return {}
         try:
             with safe_open(path, framework="pt") as file:
                 if file.metadata() != self._protocol(name):
-                    return None
+                    return {}
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
             raise FileError(
                 f"expected the networks of an earlier run in {path}, got {error}: "
                 "remove it, or choose another --out"
             ) from error
-        return [_network(split, _of(index, tensors)) for index, split in enumerate(splits)]
-
-
-def _of(index: int, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    prefix = f"{index}."
-    return {
-        key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)
-    }
+        weights: dict[int, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            seed, _, parameter = key.partition(".")
+            weights.setdefault(int(seed), {})[parameter] = value
+        return {seed: _network(split, of_seed) for seed, of_seed in weights.items()}
 
 
 def _network(split: Split, weights: dict[str, Tensor]) -> nn.Sequential:

@@ -7,6 +7,7 @@ from rich.console import Console
 from sfr_cl.errors import ArgumentError
 
 from .. import runner
+from ..arguments import name_list, number_list
 from . import data
 from .experiment import Case, Results, figure_cases, table_cases
 from .networks import Networks
@@ -24,13 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `sfr-cl uci`."""
     parser.add_argument(
         "--data",
-        type=_names,
+        type=name_list,
         metavar="A,B,...",
         help=f"of {', '.join(data.SETS)} (default: all; those of the paper's figure with --figure)",
     )
     parser.add_argument(
         "--seeds",
-        type=_numbers,
+        type=number_list,
         default=SEEDS,
         metavar="A,B,...",
         help="splits and networks (default: 0,1,2,3,4)",
@@ -45,14 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="keep the rows and networks that an earlier run has written, and add what is missing",
     )
-
-
-def _names(text: str) -> list[str]:
-    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in _names(text)]
 
 
 def plan(arguments: argparse.Namespace) -> list[Case]:
