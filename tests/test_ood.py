@@ -151,6 +151,15 @@ def test_unknown_methods_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("option", ["--methods=", "--seeds=", "--seeds=-1"])
+def test_nothing_to_run_and_impossible_seeds_are_refused(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["ood", option, "--out", str(tmp_path / "out")]) == 2
+    assert "expected" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def make_row(method: str, **changes: Any) -> Row:
     return {
         "data": "fmnist",

@@ -206,6 +206,15 @@ def test_missing_table_is_refused_with_its_layout(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("nothing", ["--data=", "--seeds="])
+def test_nothing_to_run_is_refused(
+    nothing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(tmp_path, tmp_path / "out", nothing) == 2
+    assert "expected data and seeds, got none" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_wrong_tables_are_refused(tmp_path: Path) -> None:
     content = values(20)
     write_csv(tmp_path, content[:, 1:])

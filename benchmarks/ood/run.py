@@ -67,8 +67,14 @@ def run(arguments: argparse.Namespace) -> int:
 def plan(arguments: argparse.Namespace) -> list[Case]:
     """The rows asked for; methods and data that are not there are refused here."""
     unknown = [name for name in arguments.methods if name not in METHODS]
-    if unknown:
-        raise ArgumentError(f"expected methods of {', '.join(METHODS)}, got {', '.join(unknown)}")
+    if unknown or not arguments.methods:
+        raise ArgumentError(
+            f"expected methods of {', '.join(METHODS)}, got {', '.join(unknown) or 'none'}"
+        )
+    if not arguments.seeds or min(arguments.seeds) < 0:
+        raise ArgumentError(
+            f"expected seeds that are whole numbers from 0, got {arguments.seeds}: name some"
+        )
     loaded = {name: data.load(name, arguments.data_root) for pair in PAIRS for name in pair}
     problems = [
         Problem(loaded[inside], loaded[outside], seed)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sfr_cl.errors import ArgumentError
+
 from .. import runner
 from ..arguments import name_list, number_list
 from . import data
@@ -60,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def plan(arguments: argparse.Namespace) -> list[Case]:
     """The rows asked for; tables that are missing or wrong are refused here."""
+    if not arguments.data or not arguments.seeds:
+        raise ArgumentError("expected data and seeds, got none: name some")
     tables = [data.load(name, arguments.data_root) for name in arguments.data]
     problems = [Problem(table, seed) for table in tables for seed in arguments.seeds]
     return [
