@@ -19,7 +19,7 @@ from sfr_cl.errors import ArgumentError, DataError
 from sfr_cl.inducing import Selector, choose
 from sfr_cl.inputs import Batches
 from sfr_cl.likelihoods import make
-from sfr_cl.network import FrozenNetwork
+from sfr_cl.network import FrozenNetwork, as_matrix
 from sfr_cl.options import positive, whole
 from sfr_cl.value_sites import ValueSites
 
@@ -67,7 +67,8 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         parameters: whose kernel: ``"all"`` or ``"last_layer"``.
         prior_precision: delta; by default 1e-3, since a random network's kernel has to reach the
             data, and that of greatest evidence for a regression.
-        train_first: train the model on the first experience, then freeze it.
+        train_first: train the model on the first experience (of a stream in parts, on its first
+            part), then freeze it.
         optimizer: only for ``train_first``, along with ``train_epochs``.
         criterion: a loss, which tells the likelihood; and the training loss of ``train_first``.
         likelihood: ``"classification"``, ``"regression"`` or ``"binary"``, if the criterion does
@@ -177,15 +178,18 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
     def forward(self) -> Tensor:
         """Log predictive probabilities of the posterior (a regression's mean), once there is one.
 
-        ``mb_predictive`` holds the predictive distribution.
+        ``mb_predictive`` holds the predictive distribution. Until ``train_first`` is over, the
+        network predicts.
         """
         self.mb_predictive = None
-        if self.is_training or (not self._posteriors and not self._of_classes):
+        being_trained = self._train_first and not self._trained
+        if self.is_training or being_trained or not (self._posteriors or self._of_classes):
             outputs: Tensor = super().forward()
             return outputs
         blank = self._blank_outputs(self._posteriors)
-        if not self._posteriors:
-            return torch.zeros_like(blank)  # all classes are alike
+        if not self._posteriors:  # all classes are alike
+            width = max(blank.shape[1], as_matrix(super().forward()).shape[1])
+            return blank.new_zeros(len(blank), width)
         found, self.mb_predictive = Predictive(self._posteriors).predict(
             self.mb_x, self._labels, blank
         )
@@ -197,10 +201,10 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         if self._train_first and not self._trained:
             super()._train_exp(experience, eval_streams, **kwargs)
             self._trained = True
-        posteriors = self._with_room(experience.dataset)
         # Not the loader of training, which may oversample or replay: every sample counts once.
         self.dataloader = in_order(evaluated(experience.dataset), self.train_mb_size)
-        self._before_training_epoch(**kwargs)
+        self._before_training_epoch(**kwargs)  # early stopping brings the best weights back here
+        posteriors = self._with_room(experience.dataset)
         self._condition(posteriors, **kwargs)
         self._posteriors = posteriors
         self._after_training_epoch(**kwargs)
@@ -241,12 +245,15 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         return labels
 
     def _blank_outputs(self, posteriors: Posteriors) -> Tensor:
-        """Room for the outputs of a mini-batch, and for classes that were never seen."""
+        """Room for the outputs of a mini-batch, and for classes that were never seen.
+
+        Other likelihoods compare outputs with targets, ``[B]`` or ``[B, C]``, one by one.
+        """
+        if not self._of_classes:
+            return torch.zeros(self.mb_y.shape, device=self.device)
         width = max((posterior.num_outputs for posterior in posteriors.values()), default=2)
-        if self._of_classes:
-            width = max(width, int(self.mb_y.max()) + 1)
-        rows = len(self.mb_y)
-        return torch.full((rows, width), ABSENT, device=self.device)
+        width = max(width, int(self.mb_y.max()) + 1)
+        return torch.full((len(self.mb_y), width), ABSENT, device=self.device)
 
     # Beginning -----------------------------------------------------------------------------------
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from sfr_cl.duals import DualSums
-from sfr_cl.errors import SFRWarning
 from sfr_cl.penalty import Penalty
 from sfr_cl.value_sites import ValueSites
 
-from .tasks import Recipe, Task
+from .tasks import Recipe, Task, without_warnings
 from .views import TaskView, live_units, narrowed
 
 
@@ -56,14 +53,6 @@ def consolidate(
         num_data=sum(task.num_data for task in tasks),
         points=len(kept) if parts else max(task.points for task in tasks),
     )
-
-
-@contextmanager
-def without_warnings() -> Iterator[None]:
-    """Silence what the library warns of."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SFRWarning)
-        yield
 
 
 def joined(tasks: Sequence[Task], head: int) -> ValueSites:

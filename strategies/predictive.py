@@ -13,7 +13,7 @@ from sfr_cl import SFRPosterior
 from sfr_cl.errors import ArgumentError
 
 from .consolidation import joined
-from .tasks import Recipe, Task
+from .tasks import Recipe, Task, without_warnings
 from .views import TaskView, live_units, narrowed
 
 LARGEST = 2000
@@ -41,8 +41,8 @@ class Predictive:
         Args:
             x: inputs.
             labels: their task labels, for a model that takes them.
-            outputs: the network's, ``[B, C]``, whose form the values take; they stay for labels no
-                task had.
+            outputs: the network's, ``[B, C]`` or ``[B]``, whose form the values take; they stay for
+                labels no task had.
 
         Returns:
             values for the units of the head, and the distribution they are of; ``None`` for a
@@ -92,9 +92,10 @@ def _posterior(recipe: Recipe, model: nn.Module, tasks: Sequence[Task]) -> SFRPo
     label = tasks[0].label
     live, head = live_units(model, label, tasks[0].z)
     view = narrowed(model, label, live, head)
-    if sum(len(task.z) for task in tasks) > LARGEST:
-        tasks = [_thinned(recipe, view, head, task, LARGEST // len(tasks)) for task in tasks]
-    posterior = recipe.predicting(view, head).fit_sites(joined(tasks, head))
+    with without_warnings():  # of inputs that came twice, which only the stream can help
+        if sum(len(task.z) for task in tasks) > LARGEST:
+            tasks = [_thinned(recipe, view, head, task, LARGEST // len(tasks)) for task in tasks]
+        posterior = recipe.predicting(view, head).fit_sites(joined(tasks, head))
     return posterior.tune_prior_precision()
 
 
@@ -108,9 +109,10 @@ def _thinned(recipe: Recipe, view: TaskView, head: int, task: Task, size: int) -
 
 
 def values_of(predictive: Distribution, outputs: Tensor) -> Tensor:
-    """What stands in the place of a network's ``outputs``."""
-    if not isinstance(predictive, Categorical | Bernoulli):
-        return predictive.mean.to(outputs)
+    """What stands in the place of a network's ``outputs``, in their form: ``[B]`` or ``[B, C]``."""
+    if not isinstance(predictive, Categorical):
+        found = predictive.logits if isinstance(predictive, Bernoulli) else predictive.mean
+        return found.to(outputs).reshape(outputs.shape)
     known = predictive.logits.to(outputs)
     absent = known.new_full((len(known), outputs.shape[1] - known.shape[1]), ABSENT)
     return torch.cat([known, absent], dim=1)

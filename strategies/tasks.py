@@ -6,13 +6,16 @@ and M x M numbers for each class it has seen, and no copy of the network.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from sfr_cl import SFRPosterior
-from sfr_cl.errors import DataError, MismatchError
+from sfr_cl.errors import DataError, MismatchError, SFRWarning
 from sfr_cl.inducing import Selector, choose
 from sfr_cl.inputs import Batches, prepare
 from sfr_cl.likelihoods import make
@@ -120,6 +123,7 @@ def remember(
     whole = FrozenNetwork(TaskView(model, label), "all", torch.float64)
     likelihood = make(recipe.likelihood, "learn")
     z, _ = choose(select, Batches(data, BATCH), whole, likelihood, num_outputs=None, shared=True)
+    z = _distinct(z)
     classes, count = survey(recipe, data, z)
     penalty = _pinned(view, z)
     if recipe.covariance == "sfr":
@@ -139,14 +143,16 @@ def absorb(recipe: Recipe, model: nn.Module, task: Task, data: Pairs) -> Task:
     if recipe.covariance == "sfr":
         view = task.view(model)
         known = task.classes | classes
-        held, precision = _sites(recipe, view, task.units, task.z, data, known, count)
+        with without_warnings():  # of inputs that came twice: told when they were chosen
+            held, precision = _sites(recipe, view, task.units, task.z, data, known, count)
         # Consolidation changes how many inputs the mean is over, and not what a datum counts for.
         precision = len(task.z) / task.points * precision
         penalty = _added(penalty, held, precision, start=penalty.pin).like(view)
     if predictive is not None:
         view = narrowed(model, task.label, live, size)
         watched = shown(data, "posterior", count, recipe.verbose)
-        sites = recipe.predicting(view, size, task.z).fit(watched).sites
+        with without_warnings():
+            sites = recipe.predicting(view, size, task.z).fit(watched).sites
         predictive = predictive.with_outputs(sites.num_outputs) + sites
     return replace(
         task,
@@ -155,6 +161,14 @@ def absorb(recipe: Recipe, model: nn.Module, task: Task, data: Pairs) -> Task:
         classes=task.classes | classes,
         num_data=task.num_data + count,
     )
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Silence what the library warns of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SFRWarning)
+        yield
 
 
 def survey(recipe: Recipe, data: Pairs, z: Tensor | None) -> tuple[frozenset[int], int]:
@@ -176,6 +190,14 @@ def survey(recipe: Recipe, data: Pairs, z: Tensor | None) -> tuple[frozenset[int
             f"raise num_inducing, or use inducing='class_balanced'"
         )
     return frozenset(classes), count
+
+
+def _distinct(z: Tensor) -> Tensor:
+    """Every row once: a stream may repeat its samples."""
+    first: dict[bytes, int] = {}
+    for i, row in enumerate(z):
+        first.setdefault(_bytes(row), i)
+    return z if len(first) == len(z) else z[[*first.values()]]
 
 
 def _bytes(row: Tensor) -> bytes:

@@ -68,9 +68,11 @@ def model_for(stream: str) -> nn.Module:
     return single_head({"regression": 1, "domain": 2}.get(stream, 6))
 
 
-def evaluator(stream: str) -> Any:
+def evaluator(stream: str, *, density: bool = False) -> Any:
+    """Metrics of a stream; of a regression, NLPD only where there is a predictive density."""
     if stream == "regression":
-        return silent(loss_metrics(experience=True, stream=True))
+        densities = nlpd_metrics(experience=True, stream=True) if density else []
+        return silent(loss_metrics(experience=True, stream=True), densities)
     return silent(
         accuracy_metrics(epoch=True, experience=True, stream=True),
         nlpd_metrics(experience=True, stream=True),
@@ -92,15 +94,18 @@ def training(model: nn.Module, stream: str) -> dict[str, Any]:
 
 
 def sfr(stream: str, **options: Any) -> Any:
-    return SFR(num_inducing=10, verbose=False, **training(model_for(stream), stream), **options)
-
-
-def conditioning(stream: str) -> Any:
     arguments = training(model_for(stream), stream)
-    kept = ("model", "criterion", "eval_mb_size", "evaluator")
-    return SFRConditioning(
-        num_inducing=12, inducing="noise", **{name: arguments[name] for name in kept}
-    )
+    if options.get("predict_with") == "posterior":
+        arguments["evaluator"] = evaluator(stream, density=True)
+    return SFR(num_inducing=10, verbose=False, **arguments, **options)
+
+
+def conditioning(stream: str, *, train_first: bool = False) -> Any:
+    arguments = training(model_for(stream), stream)
+    if not train_first:
+        del arguments["optimizer"]
+    arguments["evaluator"] = evaluator(stream, density=True)
+    return SFRConditioning(num_inducing=12, inducing="noise", train_first=train_first, **arguments)
 
 
 def naive(stream: str, *others: Any) -> Any:
@@ -113,6 +118,7 @@ STRATEGIES: dict[str, Callable[[str], Any]] = {
     "SFR, posterior": lambda stream: sfr(stream, predict_with="posterior"),
     "SFR, consolidated": lambda stream: sfr(stream, consolidated=True),
     "SFRConditioning": conditioning,
+    "SFRConditioning, trained first": lambda stream: conditioning(stream, train_first=True),
     "Naive + SFRPlugin": naive,
     "Naive + SFRPlugin + replay": lambda stream: naive(stream, ReplayPlugin(mem_size=12)),
 }
@@ -145,14 +151,35 @@ def test_trains_evaluates_and_resumes(name: str, stream: str, tmp_path: Path) ->
     assert expected
     assert all(math.isfinite(value) for value in expected.values())
 
-    half, path = len(experiences) // 2, tmp_path / "run.pkl"
+    half = len(experiences) // 2
+    resumed = stopped_and_resumed(lambda: STRATEGIES[name](stream), experiences, half, tmp_path)
+    assert metrics_of(resumed, benchmark) == expected
+
+
+def stopped_and_resumed(
+    make: Callable[[], Any], experiences: list[Any], stop: int, folder: Path
+) -> Any:
     seed_everything()
-    save_checkpoint(trained(STRATEGIES[name](stream), experiences[:half]), path)
+    save_checkpoint(trained(make(), experiences[:stop]), folder / "run.pkl")
     seed_everything()
     torch.manual_seed(99)  # the state of the generators comes from the file
-    resumed, start = maybe_load_checkpoint(STRATEGIES[name](stream), path)
-    assert start == half
-    trained(resumed, experiences[start:])
+    resumed, start = maybe_load_checkpoint(make(), folder / "run.pkl")
+    assert start == stop
+    return trained(resumed, experiences[start:])
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_parts_that_wait_are_resumed(ends: bool, tmp_path: Path) -> None:
+    """Fewer samples than inducing inputs are no task yet."""
+    benchmark = class_benchmark()
+    parts = online(benchmark, 6, ends=ends)[:4]
+
+    def make() -> Any:
+        return sfr("online", predict_with="posterior")
+
+    seed_everything()
+    expected = metrics_of(trained(make(), parts), benchmark)
+    resumed = stopped_and_resumed(make, parts, 3, tmp_path)
     assert metrics_of(resumed, benchmark) == expected
 
 

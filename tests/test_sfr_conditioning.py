@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from typing import Any
 
 import pytest
 import torch
 from avalanche.benchmarks import benchmark_from_datasets
 from avalanche.benchmarks.utils import as_classification_dataset, concat_datasets
+from avalanche.benchmarks.utils.data import AvalancheDataset
 from avalanche.core import SupervisedPlugin
-from avalanche.evaluation.metrics import accuracy_metrics
+from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
 from avalanche.training.plugins import EWCPlugin, ReplayPlugin
 from helpers import one_thread
 from streams import (
@@ -26,10 +28,11 @@ from streams import (
     single_head,
 )
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from sfr_cl import SFRPosterior, greedy
 from sfr_cl.errors import ArgumentError
-from sfr_cl.strategies import SFRConditioning, nlpd_metrics
+from sfr_cl.strategies import SFR, SFRConditioning, nlpd_metrics
 
 assert one_thread
 
@@ -40,7 +43,7 @@ def conditioning(model: nn.Module | None = None, **options: Any) -> SFRCondition
     return SFRConditioning(model=model or single_head(), **{**defaults, **options})
 
 
-def trained(strategy: SFRConditioning, experiences: Any) -> SFRConditioning:
+def trained(strategy: Any, experiences: Any) -> Any:
     for experience in experiences:
         strategy.train(experience)
     return strategy
@@ -117,6 +120,48 @@ def test_the_first_experience_may_train_the_network() -> None:
     strategy.train(benchmark.train_stream[1])
     assert all(torch.equal(first[key], value) for key, value in model.state_dict().items())
     assert strategy.posterior.num_data == 80
+
+
+def test_while_it_is_trained_the_network_predicts() -> None:
+    """Early stopping, say, looks at what is being trained."""
+    model, benchmark = single_head(), class_benchmark()
+    strategy = conditioning(
+        model,
+        train_first=True,
+        optimizer=torch.optim.Adam(model.parameters(), 3e-2),
+        train_epochs=3,
+        train_mb_size=8,
+        evaluator=silent(accuracy_metrics(stream=True)),
+        eval_every=1,
+    )
+    strategy.train(benchmark.train_stream[0])
+    ((_, found),) = strategy.evaluator.get_all_metrics().values()
+    assert min(found[2:]) > 0.8  # one answer for all inputs would be right for half of them
+
+
+class BestWeights(SupervisedPlugin):  # type: ignore[misc]
+    """Stops as early stopping does: other weights come back when the next epoch begins."""
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.weights = weights
+
+    def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
+        if strategy.clock.train_exp_epochs == strategy.train_epochs:
+            strategy.model.load_state_dict(self.weights)
+
+
+def test_weights_that_early_stopping_brings_back_are_the_kernels() -> None:
+    model, (x, _), first = single_head(), blobs(2), class_benchmark().train_stream[0]
+    strategy = conditioning(
+        model,
+        train_first=True,
+        optimizer=torch.optim.Adam(model.parameters(), 3e-2),
+        plugins=[BestWeights(copy.deepcopy(model.state_dict()))],
+    )
+    found = trained(strategy, [first]).posterior.predict(x).probs
+    expected = trained(conditioning(single_head()), [first]).posterior.predict(x).probs
+    assert torch.allclose(found, expected)
 
 
 def test_replay_does_not_absorb_twice() -> None:
@@ -202,6 +247,34 @@ def test_regressions_have_a_predictive_density() -> None:
         )
     )
     assert after < before - 0.3
+
+
+@pytest.mark.parametrize("criterion", [nn.MSELoss(), nn.BCEWithLogitsLoss()])
+def test_outputs_have_the_form_of_their_targets(criterion: nn.Module) -> None:
+    """Of one output, ``[B]`` and ``[B]``: losses broadcast ``[B, 1]``, or refuse it."""
+    x = torch.randn(40, 4, generator=torch.Generator().manual_seed(1))
+    data = AvalancheDataset([TensorDataset(x, (x[:, 0] > 0).float())])
+    benchmark = benchmark_from_datasets(train=[data], test=[data])
+
+    def shared() -> dict[str, Any]:
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0))
+        metrics = silent(loss_metrics(stream=True), nlpd_metrics(stream=True))
+        return {"model": model, "criterion": criterion, "evaluator": metrics, "num_inducing": 20}
+
+    options = shared()
+    optimizer = torch.optim.SGD(options["model"].parameters(), 0.1)
+    for strategy in (
+        SFRConditioning(inducing="noise", **shared()),
+        SFR(predict_with="posterior", optimizer=optimizer, verbose=False, **options),
+    ):
+        found = trained(strategy, benchmark.train_stream).eval(benchmark.test_stream)
+        assert found["Loss_Stream/eval_phase/test_stream"] < 0.6
+
+
+def test_before_the_first_experience_all_classes_are_alike() -> None:
+    strategy = conditioning(evaluator=silent(nlpd_metrics(experience=True)))
+    found = strategy.eval(class_benchmark().test_stream)
+    assert list(found.values()) == pytest.approx([math.log(CLASSES)] * 3)
 
 
 def test_every_head_has_a_posterior() -> None:

@@ -137,6 +137,28 @@ def test_a_head_that_grows_between_two_steps_is_pinned() -> None:
 
 
 @pytest.mark.parametrize("consolidated", [False, True])
+def test_data_that_comes_again_is_no_reason_to_warn(consolidated: bool) -> None:
+    """The same inducing inputs several times, which the user has no hand in."""
+    benchmark = class_benchmark()
+    strategy = strategy_of(
+        single_head(), num_inducing=40, predict_with="posterior", consolidated=consolidated
+    )
+    for index in (0, 0, 1, 0):
+        strategy.train(benchmark.train_stream[index])
+    strategy.absorb(benchmark.train_stream[1])
+    strategy.eval(benchmark.test_stream[:2])
+    assert strategy.mb_predictive.probs.isfinite().all()
+
+
+def test_a_stream_may_repeat_its_samples() -> None:
+    x, y = task(0, 1).tensors
+    sfr = plugin(num_inducing=80, predict_with="posterior")
+    sfr.end_task(single_head(), Labelled(torch.cat([x, x]), torch.cat([y, y])))
+    assert sfr.tasks[0].points == len(sfr.tasks[0].z) == len(x)
+    assert sfr.tasks[0].num_data == 2 * len(x)
+
+
+@pytest.mark.parametrize("consolidated", [False, True])
 def test_inputs_may_be_numbers_of_words(consolidated: bool) -> None:
     model = nn.Sequential(nn.Embedding(20, 6), nn.Flatten(), nn.Linear(24, 4))
     generator = torch.Generator().manual_seed(0)
