@@ -300,3 +300,16 @@ def test_hyperparameters_follow_a_window() -> None:
     live = stream("regression", window=50)
     live.learn_many(x, y)
     assert live.posterior.noise_variance == pytest.approx(4, rel=0.5)
+
+
+def test_merging_trained_workers_is_that_of_their_posteriors() -> None:
+    x, y = samples()
+    posteriors = [
+        posterior(mean="network", linearize_at="network").fit((x[rows], y[rows]))
+        for rows in (slice(0, 30), slice(30, 60))
+    ]
+    one, other = (StreamingPosterior(each, calibrate=False) for each in posteriors)
+    one.merge(other)
+    expected = posteriors[0] + posteriors[1]
+    assert_same_sums(sums(one), expected._state.sums)
+    torch.testing.assert_close(one.predict_f(x).mean, expected.predict_f(x).mean)

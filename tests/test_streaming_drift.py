@@ -1,5 +1,6 @@
 """Streams whose world changes: aged, watched, and carried over to other weights."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from helpers import (
 from sfr_cl import SFRPosterior, StreamingPosterior
 from sfr_cl.errors import ArgumentError, DataError, MismatchError
 from sfr_cl.streaming import Drift
+from sfr_cl.streaming.scores import Surprise
 
 
 def test_old_samples_count_for_less() -> None:
@@ -203,3 +205,56 @@ def test_relinearise_measures_on_data_that_comes_once() -> None:
     cost = live.relinearise(mlp(seed=7), ((x[row], y[row]) for row in (slice(60, 70),)))
     assert cost.nlpd_before is not None
     assert cost.nlpd_after == pytest.approx(live.nlpd((x[60:70], y[60:70])))
+
+
+@pytest.mark.parametrize("rate", [0.0005, 0.002, 0.01])
+def test_a_rare_mistake_is_no_drift(rate: float) -> None:
+    """Right but for a share of ``rate``, as predicted; then wrong a third of the time."""
+    generator = torch.Generator().manual_seed(0)
+    wrong = torch.rand(20_000, generator=generator) < rate
+    wrong[-300:] = torch.rand(300, generator=generator) < 1 / 3
+    nats = torch.where(wrong, -math.log(rate), -math.log(1 - rate))
+    expected = -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
+    surprise, told = Surprise(), []
+    for position, value in enumerate((nats - expected).tolist()):
+        surprise = surprise.after(value)
+        if surprise.is_drift:
+            told.append(position)
+            break
+    assert told
+    assert 0 <= told[0] - 19_700 < 100
+
+
+def test_relinearised_fits_are_not_forgotten_wrongly() -> None:
+    x, y = samples("regression")
+    for settings in ({}, {"discount": 0.9, "discount_per": "second"}):
+        live = StreamingPosterior(posterior("regression").fit((x, y)), **settings)
+        live.relinearise(mlp(1, seed=7))
+        with pytest.raises((DataError, ArgumentError), match="at="):
+            live.forget_one(x[0], y[0])
+
+
+def test_relinearised_workers_are_not_forgotten_wrongly() -> None:
+    x, y = samples()
+    one, other = stream(), stream()
+    one.learn_many(x[:10], y[:10])
+    other.learn_many(x[10:20], y[10:20])
+    other.relinearise(mlp(seed=7))
+    one.relinearise(mlp(seed=7))
+    one.learn_many(x[20:40], y[20:40])
+    one.merge(other)
+    merged = one.num_learned - 1
+    with pytest.raises(DataError, match="can't be taken out exactly"):
+        one.forget_one(x[12], y[12], at=merged)
+
+
+def test_what_relinearising_costs_is_that_of_predictions() -> None:
+    x, y = samples()
+    fitted = posterior().fit((x, y))
+    fitted._logit_scale = 3.0  # as tuning would choose it
+    live = StreamingPosterior(fitted, calibrate=False)
+    z = live.inducing_inputs
+    before = live.predict(z)
+    cost = live.relinearise(mlp(seed=7))
+    found = torch.distributions.kl_divergence(before, live.predict(z)).mean()
+    assert cost.divergence == pytest.approx(float(found))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.distributions import kl_divergence
 
 from sfr_cl.errors import ArgumentError, DataError
 from sfr_cl.inputs import Inputs, length, take
@@ -100,20 +101,25 @@ def merged(memory: Memory, other: Memory) -> Memory:
             "expected streams that keep no samples, got one with a window, or one that is still "
             "choosing its inducing inputs: give both the same inducing inputs, and no window"
         )
-    mine, theirs = memory.state.sums, other.state.sums.to(memory.state.network.device)
+    device = memory.state.network.device
+    mine, theirs = memory.state.sums, other.state.sums.to(device)
+    reference = memory.state.reference + other.state.reference.to(device)
     coverage, now = (memory.coverage, other.coverage), memory.now
     if memory.settings.ages and memory.settings.discount_per == "second":
         now = max(memory.now, other.now)
         ages = [part.aging(now) for part in (memory, other)]
         mine, theirs = mine * ages[0], theirs * ages[1]
         coverage = (coverage[0] * ages[0], coverage[1] * ages[1])
+    exact_since = memory.exact_since
+    if other.exact_since > -math.inf:  # theirs are forgotten by the moment they were merged at
+        exact_since = _no_later_than(max(memory.clock, now))
     return replace(
         memory,
-        state=memory.state.with_sums(mine + theirs),
+        state=memory.state.with_sums(mine + theirs, reference),
         coverage=coverage[0] + coverage[1],
         clock=max(memory.clock, now),
         now=now,
-        exact_since=max(memory.exact_since, other.exact_since),
+        exact_since=exact_since,
     )
 
 
@@ -128,24 +134,21 @@ class Relinearised:
     nlpd_after: float | None = None
 
 
-def relinearised(memory: Memory, empty: State) -> tuple[Memory, float]:
-    """At the weights of a state without data over the same Z; and the divergence at Z."""
+def relinearised(memory: Memory, empty: State) -> Memory:
+    """At the weights of a state without data over the same Z."""
     memory = memory.folded()
     empty = empty.with_likelihood(memory.state.likelihood)
     after = moved(memory, lambda state: ValueSites.of(state).at(empty))
     if after.kept is None:
         trace = float(after.state.sums.weight.diagonal(dim1=-2, dim2=-1).sum())
-        after = replace(after, coverage=Coverage(trace), exact_since=memory.now)
-    return after, _divergence(memory, after)
+        exact_since = _no_later_than(max(memory.clock, memory.now))
+        after = replace(after, coverage=Coverage(trace), exact_since=exact_since)
+    return after
 
 
-def _divergence(before: Memory, after: Memory) -> float:
-    z, likelihood, scale = before.state.z, before.state.likelihood, before.scores.scale
-    found = []
-    for memory in (before, after):
-        mean, variance = memory.answer.at(z, variance=True)
-        found.append(likelihood.predictive(scale * mean, scale**2 * variance, memory.link))
-    return float(kl_divergence(*found).double().sum() / length(z))
+def _no_later_than(time: float) -> float:
+    """A time for ``exact_since``: finite, also where no sample has come to tell the time."""
+    return max(time, -sys.float_info.max)
 
 
 def grown(memory: Memory, num_outputs: int) -> Memory:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution, Normal
+from torch.distributions import Distribution, Normal, kl_divergence
 
 from sfr_cl.errors import ArgumentError, DataError, MismatchError, NotFittedError
 from sfr_cl.inputs import Data, Inputs, as_tensor, length
@@ -223,13 +223,14 @@ class StreamingPosterior(Durable):
                 f"expected a network with {memory.state.num_outputs} outputs, like the one before, "
                 f"got {state.num_outputs}"
             )
-        after = copy.copy(self)
+        before, after = copy.copy(self), copy.copy(self)
         after._template = template
-        after._memory, divergence = changes.relinearised(memory, state)
-        costs = [None if held_out is None else each.nlpd(held_out) for each in (self, after)]
+        after._memory = changes.relinearised(memory, state)
+        divergence = kl_divergence(*(each.predict(memory.state.z) for each in (before, after)))
+        costs = [None if held_out is None else each.nlpd(held_out) for each in (before, after)]
         self._template = template
         self._change(after._known)
-        return Relinearised(divergence, *costs)
+        return Relinearised(float(divergence.double().sum() / length(memory.state.z)), *costs)
 
     @torch.no_grad()
     def grow_outputs(self, num_outputs: int) -> None:

@@ -33,6 +33,10 @@ RECENT_MEMORY = 30
 THRESHOLD = 5.0
 """Standard deviations of a recent mean above the usual one that are called drift."""
 
+OUTLIER = 5.0
+"""Standard deviations above the usual that one sample counts for at most among the recent: where
+predictions are nearly certain, a single mistake is a hundred of them, and no drift."""
+
 
 @dataclass(frozen=True)
 class Drift:
@@ -76,6 +80,8 @@ class Surprise:
         slow = max(1 / count, 1 / BASELINE_MEMORY)
         fast = max(1 / count, 1 / RECENT_MEMORY)
         step = surprise - self.mean
+        if self.count:
+            surprise = min(surprise, self.mean + OUTLIER * math.sqrt(self.variance))
         return Surprise(
             mean=self.mean + slow * step,
             variance=(1 - slow) * (self.variance + slow * step**2),
