@@ -244,3 +244,34 @@ def test_a_forked_process_may_not_write(tmp_path: Path) -> None:
     )
     assert found.startswith("refused")
     writer.close()
+
+
+def test_a_save_elsewhere_leaves_autosave_its_path(tmp_path: Path) -> None:
+    live, other = stream(), stream()
+    for each in (live, other):
+        each.learn_many(*samples())
+    with Autosave(live, tmp_path / "stream", samples=1) as save:
+        live.save(tmp_path / "copy")
+        with pytest.raises(FileError, match="only writer"):
+            other.save(tmp_path / "stream")
+        live.learn_many(*samples())
+        assert save(3)
+    other.save(tmp_path / "stream")
+    with pytest.raises(FileError, match="only writer"):
+        other.save(tmp_path / "copy")
+
+
+def test_a_closed_writer_does_not_write_beside_another(tmp_path: Path) -> None:
+    live, other = stream(), stream()
+    for each in (live, other):
+        each.learn_many(*samples())
+    save = Autosave(live, tmp_path / "stream", samples=1)
+    live.close()
+    other.save(tmp_path / "stream", cursor=1)
+    live.learn_many(*samples())
+    with pytest.raises(FileError, match="only writer"):
+        save(2)
+    assert StreamingPosterior.load(tmp_path / "stream", mlp())[1] == 1
+    other.close()
+    live.learn_many(*samples())
+    assert save(3)

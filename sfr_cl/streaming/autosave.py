@@ -38,7 +38,7 @@ class Autosave:
             raise ArgumentError("expected samples=... or seconds=..., got neither")
         self._samples = None if samples is None else whole("samples", samples)
         self._seconds = None if seconds is None else positive("seconds", seconds)
-        self._stream, self._writer = stream, stream.claim(path)
+        self._stream, self._writer = stream, stream.claim(path).shared()
         self._latest: tuple[StreamingPosterior, Any] | None = None
         self._restart()
 
@@ -59,7 +59,7 @@ class Autosave:
         try:
             self._save()
         finally:
-            self._stream.close()
+            self._writer.close()
 
     def _save(self) -> None:
         if self._latest is not None:

@@ -44,7 +44,8 @@ class Durable:
         """Write all of it, and the caller's place in the stream, to one file, atomically.
 
         Whatever happens meanwhile, a reader finds this file or the one before, whole. From the
-        first save on this is the only stream that may write there, until :meth:`close`.
+        first save on this is the only stream that may write there, until :meth:`close` or a save to
+        another path.
 
         Args:
             path: of the file; beside it lies a lock.
@@ -72,10 +73,11 @@ class Durable:
         )
 
     def claim(self, path: str | os.PathLike[str]) -> storage.Writer:
-        """Be the only one that may write there, from now on and until :meth:`close`."""
+        """Be the only one that may write there, from now on, as :meth:`save` does."""
         if self._writer is None or self._writer.path != storage.absolute(path):
             writer = storage.Writer(path)
-            self.close()
+            if self._writer is not None:
+                self._writer.leave()
             self._writer = writer
         return self._writer
 

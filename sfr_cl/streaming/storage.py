@@ -41,14 +41,21 @@ class Writer:
         self.path = absolute(path)
         self._process = os.getpid()
         self._lock = FileLock(f"{self.path}.lock", timeout=0, thread_local=False)
+        self._refused = Timeout
+        self._acquire()
+        files.remove_leftovers(self.path)
+
+    def _acquire(self) -> None:
+        """Be the only writer, or an error."""
+        if self._lock.is_locked:
+            return
         try:
             self._lock.acquire()
-        except Timeout as error:
+        except self._refused as error:
             raise FileError(
                 f"expected to be the only writer of {self.path}, got another one that holds "
                 f"{self._lock.lock_file}: give every stream a path of its own"
             ) from error
-        files.remove_leftovers(self.path)
 
     def write(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Replace the file, whole."""
@@ -57,12 +64,25 @@ class Writer:
                 f"expected to write {self.path} from the process that began to, got one forked "
                 f"from it: load the stream there, and give it a path of its own"
             )
+        self._acquire()  # again, if it was closed
         files.write(self.path, tensors, values, form=FORMAT)
 
+    def shared(self) -> Writer:
+        """For one more owner: the path stays theirs when the first one goes elsewhere."""
+        self._lock.acquire()
+        return self
+
+    def leave(self) -> None:
+        """Let others write, if there is no other owner."""
+        self._release(force=False)
+
     def close(self) -> None:
-        """Let others write; a forked process has no lock to release."""
-        if os.getpid() == self._process:
-            self._lock.release()
+        """Let others write, until the next write."""
+        self._release(force=True)
+
+    def _release(self, *, force: bool) -> None:
+        if os.getpid() == self._process:  # a forked process has no lock to release
+            self._lock.release(force=force)
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
