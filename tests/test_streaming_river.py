@@ -129,3 +129,42 @@ def test_many_labels_leave_exchanges_as_they_are(monkeypatch: pytest.MonkeyPatch
     for row, (a, b) in enumerate(torch.randn(120, 2, generator=generator).tolist()):
         model.learn_one({"a": a + (4 if row > 60 else 0), "b": b}, row % 3)
     assert (model._stream.inducing_inputs[:, 0] > 2.5).any()
+
+
+FEATURES = {"a": 1.0, "b": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        (None, 1.0),
+        ([1.0, 2.0], 1.0),
+        ({"a": torch.ones(2), "b": 1.0}, 1.0),
+        ({"a": [1.0], "b": 1.0}, 1.0),
+        (FEATURES, torch.ones(2)),
+        (FEATURES, ["several"]),
+        (FEATURES, (["several"],)),
+    ],
+)
+@pytest.mark.parametrize("kind", [StreamingClassifier, StreamingRegressor])
+def test_what_is_no_sample_is_refused(kind, x, y) -> None:
+    model = kind(**SMALL)
+    with pytest.raises(SFRError, match="expected"):
+        model.learn_one(x, y)
+    model.learn_one(FEATURES, 1.0)
+    before = model.predict_one(FEATURES)
+    with pytest.raises(SFRError, match="expected"):
+        model.learn_one(x, y)
+    assert model.predict_one(FEATURES) == before
+    if x is not FEATURES:
+        with pytest.raises(SFRError, match="expected"):
+            model.predict_one(x)
+
+
+@pytest.mark.parametrize("y", ["high", None, 10**400], ids=["text", "none", "huge"])
+def test_targets_that_are_no_numbers_are_refused(y) -> None:
+    model = StreamingRegressor(**SMALL)
+    with pytest.raises(SFRError, match="expected targets"):
+        model.learn_one(FEATURES, y)
+    with pytest.raises(SFRError, match="expected targets"):
+        model.learn_many(pd.DataFrame([FEATURES, FEATURES]), pd.Series([y, 1.0], dtype=object))

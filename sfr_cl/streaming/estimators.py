@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sfr_cl.errors import DataTypeError
 from sfr_cl.posterior import SFRPosterior
-from sfr_cl.streaming.features import FeatureOrder
+from sfr_cl.streaming.features import FeatureOrder, plain
 from sfr_cl.streaming.posterior import StreamingPosterior
 
 if TYPE_CHECKING:
@@ -181,11 +181,7 @@ class StreamingClassifier(_Estimator, MiniBatchClassifier):  # type: ignore[misc
     ) -> None:
         labels, indices = list(self._labels), []
         for given in y:
-            label = given.item() if hasattr(given, "item") else given
-            if not isinstance(label, Hashable) or label != label:
-                raise DataTypeError(
-                    f"expected a label that can be hashed, and equals itself, got {label!r:.60}"
-                )
+            label = _label(given)
             if label not in labels:
                 labels.append(label)
             indices.append(labels.index(label))
@@ -227,14 +223,12 @@ class StreamingRegressor(_Estimator, MiniBatchRegressor):  # type: ignore[misc]
 
     def learn_one(self, x: Features, y: float) -> None:
         """Absorb one sample."""
-        target = torch.tensor([float(y)], dtype=torch.float64)
-        self._learn(x, lambda order: order.vector(x)[None], target)
+        self._learn(x, lambda order: order.vector(x)[None], _targets([y]))
 
     def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
         """Absorb a batch, as one sample after the other."""
         first = dict.fromkeys(X.columns, 0.0)
-        targets = torch.tensor(y.tolist(), dtype=torch.float64)
-        self._learn(first, lambda order: order.matrix(X), targets)
+        self._learn(first, lambda order: order.matrix(X), _targets(y.tolist()))
 
     def predict_one(self, x: Features) -> float:
         """The mean of the target; 0 before anything was learned."""
@@ -250,6 +244,27 @@ class StreamingRegressor(_Estimator, MiniBatchRegressor):  # type: ignore[misc]
         if self._stream is not None:
             found = self._stream.predict_many(self._matrix(X))[:, 0].tolist()
         return pd.Series(found, index=X.index)
+
+
+def _label(given: Any) -> Hashable:
+    label: Hashable = plain(given)
+    try:
+        hash(label)
+        usable = bool(label == label)
+    except (TypeError, ValueError, RuntimeError):
+        usable = False
+    if not usable:
+        raise DataTypeError(
+            f"expected a label that can be hashed, and equals itself, got {label!r:.60}"
+        )
+    return label
+
+
+def _targets(y: list[Any]) -> Tensor:
+    try:
+        return torch.tensor([float(plain(value)) for value in y], dtype=torch.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataTypeError(f"expected targets that are numbers, got {y!r:.60}") from error
 
 
 def random_network(num_features: int, hidden: int, seed: int) -> nn.Module:

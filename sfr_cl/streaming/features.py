@@ -34,12 +34,14 @@ class FeatureOrder:
     @staticmethod
     def of(x: Mapping[Hashable, Any]) -> FeatureOrder:
         """The order for samples like this one, however it is sorted itself."""
+        _require_names(x)
         if not x:
             raise DataError("expected a first sample with features, got none")
         return FeatureOrder(tuple(sorted(x, key=lambda name: (type(name).__name__, str(name)))))
 
     def vector(self, x: Mapping[Hashable, Any]) -> Tensor:
         """One sample as ``[d]``."""
+        _require_names(x)
         return _vector([_number(name, x.get(name, 0.0)) for name in self.names])
 
     def matrix(self, table: Any) -> Tensor:
@@ -57,8 +59,21 @@ def _vector(numbers: list[float]) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64)
 
 
+def _require_names(x: Any) -> None:
+    if not isinstance(x, Mapping):
+        raise DataTypeError(f"expected a dictionary of features, got {type(x).__name__}")
+
+
+def plain(value: Any) -> Any:
+    """A number of numpy's or torch's as one of Python's; anything else as it is."""
+    try:
+        return value.item() if hasattr(value, "item") else value
+    except (TypeError, ValueError, RuntimeError):  # not one number, but several or none
+        return value
+
+
 def _number(name: Hashable, value: Any) -> float:
-    value = value.item() if hasattr(value, "item") else value
+    value = plain(value)
     if not isinstance(value, Real):
         raise DataTypeError(
             f"expected numbers as features, got {value!r:.60} for {name!r}: encode it first, for "
