@@ -164,10 +164,16 @@ def trainable(network: nn.Sequential) -> nn.Sequential:
 
 
 def peer_moments(peer: Any, x: Tensor, deltas: Sequence[float]) -> list[Moments]:
-    """For each prior precision; the Jacobians, which take the time, are made once."""
+    """For each prior precision; the Jacobians, which take the time, are made once.
+
+    They come from the quickest of laplace-torch's backends, whichever made the Kronecker factors.
+    """
+    from laplace.curvature import AsdlGGN
+
+    backend = AsdlGGN(peer.model, "classification")
     parts: list[list[Moments]] = [[] for _ in deltas]
     for batch in x.split(PEER_BATCH):
-        jacobians, mean = peer.backend.jacobians(batch)
+        jacobians, mean = backend.jacobians(batch)
         for part, delta in zip(parts, deltas, strict=True):
             peer.prior_precision = delta
             variance = peer.functional_variance(jacobians).diagonal(dim1=1, dim2=2)
