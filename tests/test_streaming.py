@@ -313,3 +313,18 @@ def test_merging_trained_workers_is_that_of_their_posteriors() -> None:
     expected = posteriors[0] + posteriors[1]
     assert_same_sums(sums(one), expected._state.sums)
     torch.testing.assert_close(one.predict_f(x).mean, expected.predict_f(x).mean)
+
+
+def test_outputs_that_can_not_grow_are_refused_before_anything_was_learned() -> None:
+    fixed = StreamingPosterior(
+        SFRPosterior(mlp(), "classification", inducing=8, output_kernel="per_output")
+    )
+    with pytest.raises(ArgumentError, match="shared kernel"):
+        fixed.grow_outputs(CLASSES + 1)
+    fixed.learn_many(*samples())
+    free = StreamingPosterior(
+        SFRPosterior(mlp(1), "classification", inducing=8, num_outputs=CLASSES)
+    )
+    with pytest.raises(ArgumentError, match=f"at least {CLASSES}"):
+        free.grow_outputs(2)
+    free.learn_many(*samples())

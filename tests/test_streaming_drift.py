@@ -11,9 +11,12 @@ from helpers import (
     mlp,
     one_thread,  # noqa: F401
 )
+from torch import Tensor
+from torch.distributions import StudentT
 
 from sfr_cl import SFRPosterior, StreamingPosterior
 from sfr_cl.errors import ArgumentError, DataError, MismatchError
+from sfr_cl.likelihoods import GaussianLikelihood
 from sfr_cl.streaming import Drift
 from sfr_cl.streaming.scores import Surprise
 
@@ -96,6 +99,8 @@ def test_relinearised_without_data(kind: str) -> None:
     torch.testing.assert_close(live.predict_f(x).mean, before, rtol=1e-4, atol=1e-4)
     other = mlp(live.posterior.num_outputs, seed=7)
     cost = live.relinearise(other, data=(x, y))
+    assert cost.divergence is not None
+    assert same.divergence is not None
     assert cost.divergence > same.divergence
     assert cost.nlpd_before is not None
     assert cost.nlpd_after is not None
@@ -258,3 +263,19 @@ def test_what_relinearising_costs_is_that_of_predictions() -> None:
     cost = live.relinearise(mlp(seed=7))
     found = torch.distributions.kl_divergence(before, live.predict(z)).mean()
     assert cost.divergence == pytest.approx(float(found))
+
+
+def test_relinearised_with_a_likelihood_of_ones_own() -> None:
+    class Heavy(GaussianLikelihood):
+        name = "heavy"
+
+        def predictive(self, mean: Tensor, variance: Tensor, link: str) -> StudentT:
+            return StudentT(3.0, mean, (variance + self.noise_variance).sqrt())
+
+    x, y = samples("regression")
+    given = SFRPosterior(mlp(1), Heavy(0.1), prior_precision=1.0, inducing=inputs(8, seed=2))
+    live = StreamingPosterior(given)
+    live.learn_many(x, y)
+    cost = live.relinearise(mlp(1, seed=7), data=(x, y))
+    assert cost.divergence is None
+    assert cost.nlpd_after != cost.nlpd_before

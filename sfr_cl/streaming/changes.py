@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution, kl_divergence
 
 from sfr_cl.errors import ArgumentError, DataError
 from sfr_cl.inputs import Inputs, length, take
@@ -127,8 +128,9 @@ def merged(memory: Memory, other: Memory) -> Memory:
 class Relinearised:
     """What it cost to carry a posterior over to other weights."""
 
-    divergence: float
-    """Mean Kullback-Leibler divergence, in nats, of the new predictions at Z from the old."""
+    divergence: float | None
+    """Mean Kullback-Leibler divergence, in nats, of the new predictions at Z from the old; ``None``
+    where torch knows none for a likelihood of one's own."""
     nlpd_before: float | None = None
     """Of the data given."""
     nlpd_after: float | None = None
@@ -144,6 +146,15 @@ def relinearised(memory: Memory, empty: State) -> Memory:
         exact_since = _no_later_than(max(memory.clock, memory.now))
         after = replace(after, coverage=Coverage(trace), exact_since=exact_since)
     return after
+
+
+def divergence(old: Distribution, new: Distribution) -> float | None:
+    """See :class:`Relinearised`; of predictions for a batch."""
+    try:
+        found = kl_divergence(old, new).double()
+    except NotImplementedError:
+        return None
+    return float(found.sum() / len(found))
 
 
 def _no_later_than(time: float) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution, Normal, kl_divergence
+from torch.distributions import Distribution, Normal
 
 from sfr_cl.errors import ArgumentError, DataError, MismatchError, NotFittedError
 from sfr_cl.inputs import Data, Inputs, as_tensor, length
@@ -226,11 +226,11 @@ class StreamingPosterior(Durable):
         before, after = copy.copy(self), copy.copy(self)
         after._template = template
         after._memory = changes.relinearised(memory, state)
-        divergence = kl_divergence(*(each.predict(memory.state.z) for each in (before, after)))
+        divergence = changes.divergence(*(each.predict(memory.state.z) for each in (before, after)))
         costs = [None if held_out is None else each.nlpd(held_out) for each in (before, after)]
         self._template = template
         self._change(after._known)
-        return Relinearised(float(divergence.double().sum() / length(memory.state.z)), *costs)
+        return Relinearised(divergence, *costs)
 
     @torch.no_grad()
     def grow_outputs(self, num_outputs: int) -> None:
@@ -242,6 +242,13 @@ class StreamingPosterior(Durable):
                 f"{self._template.likelihood.name!r}"
             )
         if self._memory is None:
+            if not self._template._options.outputs_are_free:
+                raise ArgumentError(
+                    "expected a shared kernel with linearize_at='prior', which speaks of other "
+                    "outputs than the network's, got a posterior without"
+                )
+            if num_outputs < (least := self._template._num_outputs or 1):
+                raise ArgumentError(f"expected at least {least} outputs, got {num_outputs}")
             self._template = copy.copy(self._template)
             self._template._num_outputs = num_outputs
             return
