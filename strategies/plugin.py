@@ -17,7 +17,7 @@ from .predictive import Predictive, carried_over
 from .selectors import WITHOUT_DATA, SelectorMaker, selector
 from .store import TaskStore
 from .tasks import Recipe, Task
-from .views import classes_of, samples_by_label
+from .views import classes_of, samples_by_label, task_labels
 
 COVARIANCES = ("sfr", "identity")
 PREDICTORS = ("network", "posterior")
@@ -162,7 +162,7 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Close a task whose stream has ended; pin units of a head that has grown."""
         experience = strategy.experience
-        self._require_room(experience)
+        self._require_room(strategy.model, experience.dataset)
         if not isinstance(experience, OnlineCLExperience) or (
             experience.access_task_boundaries and experience.is_first_subexp
         ):
@@ -221,18 +221,24 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         keep = self.predict_with == "posterior"
         return Recipe(self._likelihood, self.covariance, keep, self.verbose)
 
-    def _require_room(self, experience: Any) -> None:
-        """Refuse, before training, more classes than there are inducing inputs."""
+    def _require_room(self, model: nn.Module, dataset: Any) -> None:
+        """Refuse, before training, more classes of a head than it has inducing inputs."""
         if self._recipe.likelihood != "classification":
             return
         if self._store.inducing in WITHOUT_DATA:
             return
-        classes = classes_of(experience.dataset) | self._store.classes(waiting=True)
-        if self._store.consolidated:
-            classes |= self._store.classes(waiting=False)
-        if len(classes) > self._store.num_inducing:
+        classes, heads = classes_of(dataset) | self._store.waiting_classes, 1
+        if self._store.consolidated:  # heads share the inducing inputs evenly
+            known = self._store.classes_by_label
+            new = {
+                label: known.get(label, set()) | classes for label in task_labels(model, dataset)
+            }
+            every = known | new
+            classes, heads = max(every.values(), key=len), len(every)
+        if len(classes) > self._store.num_inducing // heads:
             raise ArgumentError(
-                f"expected an inducing input for every class, got {len(classes)} classes and "
+                f"expected an inducing input for every class, got {len(classes)} classes"
+                f"{f' in one of {heads} heads' if heads > 1 else ''} and "
                 f"num_inducing={self._store.num_inducing}: raise it"
             )
 

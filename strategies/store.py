@@ -166,12 +166,19 @@ class TaskStore:
         """Whether anything has been received."""
         return bool(self.tasks or self._open or self._waiting)
 
-    def classes(self, *, waiting: bool) -> set[int]:
-        """The classes of all tasks, or of the parts that wait to become one."""
-        if waiting:
-            pairs = [pair for parts in self._waiting.values() for pair in parts]
-            return {int(label) for _, y in pairs for label in y.unique()}
-        return {label for task in [*self.tasks, *self._open.values()] for label in task.classes}
+    @property
+    def waiting_classes(self) -> set[int]:
+        """The classes of the parts that wait to become a task."""
+        pairs = [pair for parts in self._waiting.values() for pair in parts]
+        return {int(label) for _, y in pairs for label in y.unique()}
+
+    @property
+    def classes_by_label(self) -> dict[int | None, set[int]]:
+        """The classes of all tasks, by task label."""
+        found: dict[int | None, set[int]] = {}
+        for task in [*self.tasks, *self._open.values()]:
+            found[task.label] = found.get(task.label, set()) | task.classes
+        return found
 
     @property
     def held(self) -> list[Task]:

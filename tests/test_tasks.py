@@ -92,6 +92,15 @@ def test_a_budget_for_all_tasks_must_hold_their_classes() -> None:
         strategy.train(benchmark.train_stream[2])
 
 
+def test_heads_share_a_budget_for_all_tasks() -> None:
+    benchmark = class_benchmark(task_labels=True)
+    strategy = strategy_of(MultiHead(), num_inducing=4, consolidated=True)
+    strategy.train(benchmark.train_stream[0])
+    strategy.train(benchmark.train_stream[1])
+    with pytest.raises(ArgumentError, match="2 classes in one of 3 heads"):
+        strategy.train(benchmark.train_stream[2])
+
+
 def strategy_of(model: nn.Module, **options: Any) -> SFR:
     return SFR(
         model=model,
