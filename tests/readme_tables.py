@@ -4,13 +4,22 @@ To renew them after a run: ``python tests/readme_tables.py``.
 """
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
-from sfr_cl.benchmarks.report import stream
+from sfr_cl.benchmarks.report import cl, numbers, stream, summary
 
 ROOT = Path(__file__).parents[1]
+COMPARISONS = {
+    "digits": "sfr-cl cl --data digits --memory 20 --out docs/digits",
+    "mnist": "sfr-cl cl --data mnist --out docs/mnist",
+    "mnist-40": "sfr-cl cl --data mnist --memory 40 --strategies sfr,sfr-l2 --out docs/mnist-40",
+}
+"""Folders of results, and the commands that made them."""
+IN_TABLE = ("digits", "mnist")
 
 
 def rows_of(name: str) -> list[dict[str, Any]]:
@@ -21,28 +30,87 @@ def rows_of(name: str) -> list[dict[str, Any]]:
     return found
 
 
+def markdown(lines: list[list[str]]) -> str:
+    """A table, its names first."""
+    ruled = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
+
+
+def comparison() -> str:
+    """Every strategy on every benchmark, the most accurate on Split-MNIST first."""
+    found = {
+        data: {strategy.name: strategy for strategy in summary.strategies(rows_of(data))}
+        for data in IN_TABLE
+    }
+    titles = [cl.BENCHMARKS[data] for data in IN_TABLE]
+    names = ["strategy", *titles, *(f"NLPD {title}" for title in titles)]
+    lines = [names]
+    for name in found["mnist"]:
+        measures = [of.get(name) and of[name].measures for of in found.values()]
+        accuracies = [numbers.percent(m["accuracy"] if m else None) for m in measures]
+        nlpds = [numbers.plain(m["nlpd"] if m else None, 2) for m in measures]
+        shown = f"**`{name}`**" if "sfr" in name else f"`{name}`"
+        lines.append([shown, *accuracies, *nlpds])
+    return markdown(lines)
+
+
+def commands() -> str:
+    """What made the rows of the comparison, and how long their training took."""
+    lines = [["command", "rows", "minutes of one core"]]
+    for name, command in COMPARISONS.items():
+        rows = rows_of(name)
+        minutes = sum(row["seconds"] for row in rows) / 60
+        lines.append([f"`{command}`", str(len(rows)), f"{minutes:.0f}"])
+    return markdown(lines)
+
+
+def identities() -> str:
+    """SFR's curvature against the identity in its place: accuracy of each seed, and the pairs."""
+    names = ["benchmark", "points a task", "`sfr`", "`sfr-l2`", "difference", "standard error"]
+    lines = [names]
+    for name in ("mnist-40", "mnist"):
+        rows = sorted(rows_of(name), key=lambda row: row["seed"])
+        ours, theirs = (
+            [row["accuracy"] for row in rows if row["strategy"] == strategy]
+            for strategy in ("sfr", "sfr-l2")
+        )
+        pairs = [100 * (a - b) for a, b in zip(ours, theirs, strict=True)]
+        error = stdev(pairs) / math.sqrt(len(pairs))
+        accuracies = [", ".join(f"{100 * a:.2f}" for a in one) for one in (ours, theirs)]
+        benchmark, points = cl.BENCHMARKS[rows[0]["data"]], str(rows[0]["memory"])
+        found = [f"{mean(pairs):+.2f}", f"{error:.2f}"]
+        lines.append([benchmark, points, *accuracies, *found])
+    return markdown(lines)
+
+
 def streams() -> str:
     """Every method on every stream."""
     names = ["stream", "method", *(f"{name} {unit}".strip() for _, name, unit in stream.COLUMNS)]
-    lines = [names[:-1], ["---"] * (len(names) - 1)]
+    lines = [names[:-1]]
     for data, methods in stream.gathered(rows_of("stream")).items():
         for method in methods:
             shown = f"**`{method.name}`**" if "sfr" in method.name else f"`{method.name}`"
             lines.append([data, shown, *method.cells()[:-1]])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(lines)
 
 
 def latencies() -> str:
     """One sample learned, one answered, and a million."""
-    lines = [["inducing inputs", "samples before", "median", "99th percentile"], ["---"] * 4]
+    lines = [["inducing inputs", "samples before", "median", "99th percentile"]]
     for row in rows_of("stream-limits"):
         if row["case"] != "learn_many":
             times = [f"{row[name]:.1f} ms" for name in ("median_ms", "p99_ms")]
             lines.append([str(row["num_inducing"]), f"{row['samples']:,}", *times])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(lines)
 
 
-TABLES: dict[str, Callable[[], str]] = {"streams": streams, "latencies": latencies}
+TABLES: dict[str, Callable[[], str]] = {
+    "comparison": comparison,
+    "commands": commands,
+    "identities": identities,
+    "streams": streams,
+    "latencies": latencies,
+}
 
 
 def between(text: str, name: str) -> tuple[str, str, str]:

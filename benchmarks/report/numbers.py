@@ -37,7 +37,7 @@ def size(spread: Spread | None) -> str:
     """Bytes in the unit that suits them.
 
     >>> [size(Spread(b, None, b, b)) for b in (0, 900, 4_300, 12_600_000, 309_040)]
-    ['0 B', '900 B', '4.3 kB', '12.6 MB', '309 kB']
+    ['0 B', '900 B', '4.3 kB', '13 MB', '309 kB']
     """
     if spread is None:
         return NONE
@@ -46,5 +46,5 @@ def size(spread: Spread | None) -> str:
         if value < 1000:
             break
         value, unit = value / 1000, larger
-    digits = 0 if unit == "B" or value >= 100 else 1
+    digits = 0 if unit == "B" or value >= 10 else 1
     return f"{value:.{digits}f} {unit}"
