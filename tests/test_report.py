@@ -15,6 +15,7 @@ from PIL import Image
 from rich.console import Console
 from test_report_rows import CHARACTERS, Row, full_report, make_row, make_rows
 
+from sfr_cl.benchmarks.cl.strategies import RECIPES
 from sfr_cl.benchmarks.report import cl, cl_figures, labels, plots, style, summary
 from sfr_cl.errors import DataError
 
@@ -242,8 +243,8 @@ def test_spread_leaves_what_is_far_apart() -> None:
 
 
 def test_no_two_strategies_look_alike() -> None:
-    looks = style.marks(list(CHARACTERS)).values()
-    assert len({(look.marker, look.filled) for look in looks}) == len(CHARACTERS) == 16
+    looks = style.marks(list(RECIPES)).values()
+    assert len({(look.marker, look.filled) for look in looks}) == len(RECIPES)
     mixed = style.marks(["sfr", "mine", "yours"]).values()
     assert len({(look.marker, look.filled) for look in mixed}) == 3
     assert len(style.marks([f"mine {i}" for i in range(40)])) == 40

@@ -45,7 +45,7 @@ COLOURS = (
     HOT,
 )
 
-SIZES = {"*": 9.0, "D": 5.0, "X": 6.5, "P": 6.5, "d": 6.5}
+SIZES = {"*": 9.0, "p": 6.5, "D": 5.0, "X": 6.5, "P": 6.5, "d": 6.5}
 """Points, where the usual size looks smaller or larger than it is."""
 
 
@@ -78,6 +78,7 @@ class Mark:
 MARKS = {
     "sfr": Mark(BLUE, "o", True),
     "sfr-condition": Mark(VERMILLION, "D", True),
+    "sfr-condition-cnn": Mark(VERMILLION, "p", True),
     "joint": Mark(INK, "*", True),
     "replay": Mark(GREEN, "s", True),
     "der++": Mark(PURPLE, "^", True),
