@@ -16,10 +16,12 @@ ROOT = Path(__file__).parents[1]
 COMPARISONS = {
     "digits": "sfr-cl cl --data digits --memory 20 --out docs/digits",
     "mnist": "sfr-cl cl --data mnist --out docs/mnist",
+    "fmnist": "sfr-cl cl --data fmnist --out docs/fmnist",
+    "pmnist": "sfr-cl cl --data pmnist --strategies sfr,sfr-l2 --out docs/pmnist",
     "mnist-40": "sfr-cl cl --data mnist --memory 40 --strategies sfr,sfr-l2 --out docs/mnist-40",
 }
 """Folders of results, and the commands that made them."""
-IN_TABLE = ("digits", "mnist")
+IN_TABLE = ("digits", "mnist", "fmnist", "pmnist")
 
 
 def rows_of(name: str) -> list[dict[str, Any]]:
@@ -43,12 +45,12 @@ def comparison() -> str:
         for data in IN_TABLE
     }
     titles = [cl.BENCHMARKS[data] for data in IN_TABLE]
-    names = ["strategy", *titles, *(f"NLPD {title}" for title in titles)]
+    names = ["strategy", *titles, *(f"NLPD {title}" for title in titles[:3])]
     lines = [names]
     for name in found["mnist"]:
         measures = [of.get(name) and of[name].measures for of in found.values()]
         accuracies = [numbers.percent(m["accuracy"] if m else None) for m in measures]
-        nlpds = [numbers.plain(m["nlpd"] if m else None, 2) for m in measures]
+        nlpds = [numbers.plain(m["nlpd"] if m else None, 2) for m in measures[:3]]
         shown = f"**`{name}`**" if "sfr" in name else f"`{name}`"
         lines.append([shown, *accuracies, *nlpds])
     return markdown(lines)
@@ -68,15 +70,18 @@ def identities() -> str:
     """SFR's curvature against the identity in its place: accuracy of each seed, and the pairs."""
     names = ["benchmark", "points a task", "`sfr`", "`sfr-l2`", "difference", "standard error"]
     lines = [names]
-    for name in ("mnist-40", "mnist"):
-        rows = sorted(rows_of(name), key=lambda row: row["seed"])
+    for name in ("mnist-40", "mnist", "fmnist", "pmnist"):
+        rows = rows_of(name)
         ours, theirs = (
-            [row["accuracy"] for row in rows if row["strategy"] == strategy]
+            {row["seed"]: row["accuracy"] for row in rows if row["strategy"] == strategy}
             for strategy in ("sfr", "sfr-l2")
         )
-        pairs = [100 * (a - b) for a, b in zip(ours, theirs, strict=True)]
+        pairs = [100 * (ours[seed] - theirs[seed]) for seed in sorted(ours.keys() & theirs)]
         error = stdev(pairs) / math.sqrt(len(pairs))
-        accuracies = [", ".join(f"{100 * a:.2f}" for a in one) for one in (ours, theirs)]
+        accuracies = [
+            ", ".join(f"{100 * accuracy:.2f}" for _, accuracy in sorted(one.items()))
+            for one in (ours, theirs)
+        ]
         benchmark, points = cl.BENCHMARKS[rows[0]["data"]], str(rows[0]["memory"])
         found = [f"{mean(pairs):+.2f}", f"{error:.2f}"]
         lines.append([benchmark, points, *accuracies, *found])
