@@ -144,7 +144,7 @@ def test_unusable_settings_are_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_the_better_half_on_the_first_tasks_is_tried_on_all(tmp_path: Path) -> None:
-    options = ["--strategies", "naive", "--tasks", "2"]
+    options = ["--strategies", "naive", "--tasks", "2", "--then-all"]
     assert command("tune", tmp_path, *options) == 0
     first = {row["value"]: row for row in rows_in(tmp_path) if row["tasks"] == 2}
     every = {row["value"]: row for row in rows_in(tmp_path) if row["tasks"] is None}
@@ -170,9 +170,25 @@ def test_the_better_half_on_the_first_tasks_is_tried_on_all(tmp_path: Path) -> N
 def test_nothing_is_chosen_before_the_second_round() -> None:
     grid = RECIPES["lwf"].grid
     first = [row(value, 0.5, tasks=2) for value in grid]
-    assert tune.choose("lwf", first, 2) is None
+    assert tune.choose("lwf", first, 2, then_all=True) is None
     late = [row(value, 0.4 + value / 100) for value in grid[:3]]
-    assert tune.choose("lwf", [*first, *late], 2)["values"] == {"alpha": grid[2]}
+    chosen = tune.choose("lwf", [*first, *late], 2, then_all=True)
+    assert chosen is not None
+    assert chosen["values"] == {"alpha": grid[2]}
+
+
+def test_the_first_tasks_alone_may_decide() -> None:
+    grid = RECIPES["lwf"].grid
+    chosen = tune.choose("lwf", [row(value, 0.4 + value / 100, tasks=2) for value in grid], 2)
+    assert chosen is not None
+    assert chosen["values"] == {"alpha": grid[-1]}
+    assert chosen["validation"].endswith("the first 2 tasks")
+    assert all(set(trial) == {"value", "accuracy"} for trial in chosen["grid"])
+
+
+def test_then_all_needs_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("tune", tmp_path, "--strategies", "naive", "--then-all") == 2
+    assert "expected --tasks with --then-all" in capsys.readouterr().err
 
 
 def test_tasks_that_are_not_there_are_refused(

@@ -14,6 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from sfr_cl.errors import ArgumentError
+
 from .. import runner
 from ..exit_codes import DONE
 from ..runner import DivergedError, Row, ShowShare
@@ -41,8 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tasks",
         type=int,
         metavar="N",
-        help="first try every value on the first N tasks, then the best half on all tasks "
-        "(default: every value on all tasks)",
+        help="try every value on the first N tasks (default: all)",
+    )
+    parser.add_argument(
+        "--then-all",
+        action="store_true",
+        help="with --tasks, then try the better half on all tasks, and choose among these",
     )
 
 
@@ -86,13 +92,17 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.seeds = [arguments.seed]
     cases = plan(arguments)
     scenarios.check_tasks(cases[0].data, arguments.tasks)
+    if arguments.then_all and arguments.tasks is None:
+        raise ArgumentError(
+            "expected --tasks with --then-all, got none: name the tasks tried first"
+        )
     content = settings.read(arguments.data, cases[0].scenario, arguments.settings)
     held = hold_out(cases[0].data, arguments.seed)
     trials = [trial for case in cases for trial in trials_of(case, held, arguments.tasks)]
     rows, status = runner.work_through(
         trials, arguments.out, COMMAND, resume=arguments.resume, console=console
     )
-    if arguments.tasks is not None and status == DONE:
+    if arguments.then_all and status == DONE:
         trials += [
             trial
             for case in cases
@@ -103,7 +113,9 @@ def run(arguments: argparse.Namespace) -> int:
             trials, arguments.out, COMMAND, resume=True, console=console
         )
     chosen = {
-        case.strategy: choose(case.strategy, of(trials, case, rows), arguments.tasks)
+        case.strategy: choose(
+            case.strategy, of(trials, case, rows), arguments.tasks, then_all=arguments.then_all
+        )
         for case in cases
     }
     complete = {name: entry for name, entry in chosen.items() if entry is not None}
@@ -152,24 +164,29 @@ def best_half(strategy: str, rows: Sequence[Row]) -> set[float]:
     return {row["value"] for row in ranked[: len(RECIPES[strategy].grid) // 2]}
 
 
-def choose(strategy: str, rows: Sequence[Row], tasks: int | None = None) -> dict[str, Any] | None:
+def choose(
+    strategy: str, rows: Sequence[Row], tasks: int | None = None, *, then_all: bool = False
+) -> dict[str, Any] | None:
     """The settings entry of a strategy; `None` while trials are missing.
 
-    Where the first `tasks` were tried first, the choice is among the values tried on all.
+    The rows are of the first `tasks`, and, with `then_all`, of all tasks for the better half of
+    the values, among which the choice is.
     """
     grid = RECIPES[strategy].grid
     first = {row["value"]: row for row in rows if row["tasks"] == tasks}
-    last = {row["value"]: row for row in rows if row["tasks"] is None}
+    last = {row["value"]: row for row in rows if row["tasks"] is None} if then_all else first
     if set(first) != set(grid) or len(last) < len(grid) // 2:
         return None
     best = max(last, key=lambda value: merit(last[value]))
     validation = VALIDATION
     if tasks is not None:
-        validation += f"; the first {tasks} tasks, then all for the better half"
+        validation += f"; the first {tasks} tasks"
+    if then_all:
+        validation += ", then all for the better half"
     tried = []
     for value in grid:
         tried.append({"value": value, "accuracy": first[value]["accuracy"]})
-        if tasks is not None and value in last:
+        if then_all and value in last:
             tried[-1]["accuracy_all"] = last[value]["accuracy"]
     return {
         "values": {rows[0]["parameter"]: best},
