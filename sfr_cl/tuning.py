@@ -17,7 +17,7 @@ from torch import Tensor
 from sfr_cl.errors import SFRWarning
 from sfr_cl.evidence import Natural, SpectralEvidence, learn
 from sfr_cl.inputs import Inputs
-from sfr_cl.likelihoods import GaussianLikelihood, Likelihood
+from sfr_cl.likelihoods import GaussianLikelihood
 from sfr_cl.linalg import Spectrum
 from sfr_cl.solution import mean_vectors, project
 from sfr_cl.state import State
@@ -51,22 +51,30 @@ class Sweep:
         outputs, features, diagonal = self.state.features(x, diagonal=True)
         assert diagonal is not None
         rotated = self._spectrum.rotate(features)
-        for delta, likelihood in zip(self.deltas, self.likelihoods, strict=True):
-            yield self._at(outputs, rotated, diagonal, delta, _noise(likelihood))
+        squares = rotated.square()
+        unexplained = (diagonal - squares.sum(2)).clamp_min(0)
+        within = squares @ torch.stack([self._shrink(i) for i in range(len(self.deltas))], 2)
+        for index, delta in enumerate(self.deltas):
+            mean = project(rotated, self._coefficients(index))
+            if self.state.options.mean == "network":
+                mean = outputs + mean
+            variance = unexplained / delta + within[:, :, index]
+            yield mean, variance.mT.expand_as(mean)
 
-    def _at(
-        self, outputs: Tensor, rotated: Tensor, diagonal: Tensor, delta: float, noise: float
-    ) -> tuple[Tensor, Tensor]:
-        shrink = 1 / (delta + self._spectrum.values / noise)
+    def _noise(self, index: int) -> float:
+        likelihood = self.likelihoods[index]
+        return likelihood.noise_variance if isinstance(likelihood, GaussianLikelihood) else 1.0
+
+    def _shrink(self, index: int) -> Tensor:
+        """Eigenvalues of (delta I + W)^-1, ``[K, M]``."""
+        return 1 / (self.deltas[index] + self._spectrum.values / self._noise(index))
+
+    def _coefficients(self, index: int) -> Tensor:
+        """v of the mean, rotated, ``[C, M]``."""
+        vectors = self._vectors / self._noise(index)
         if self.state.options.mean == "dual":
-            mean = project(rotated, self._vectors / (noise * delta))
-        else:
-            mean = project(rotated, self._vectors / noise * shrink)
-        if self.state.options.mean == "network":
-            mean = outputs + mean
-        unexplained = (diagonal - rotated.square().sum(2)).clamp_min(0) / delta
-        within = (rotated.square() * shrink[:, None]).sum(2)
-        return mean, (unexplained + within).mT.expand_as(mean)
+            return vectors / self.deltas[index]
+        return vectors * self._shrink(index)
 
 
 def by_evidence(state: State) -> Tuned:
@@ -93,10 +101,6 @@ def by_validation(state: State, batches: Iterable[tuple[Inputs, Tensor]], link: 
     best = int(totals.argmin())
     _warn_at_edge(best // len(scales))
     return Tuned(DELTAS[best // len(scales)], scales[best % len(scales)])
-
-
-def _noise(likelihood: Likelihood) -> float:
-    return likelihood.noise_variance if isinstance(likelihood, GaussianLikelihood) else 1.0
 
 
 def _warn_at_edge(index: int) -> None:

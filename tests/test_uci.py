@@ -185,8 +185,12 @@ def test_a_larger_subset_holds_the_smaller_one(problem: Problem) -> None:
     assert torch.equal(small, large[:6])
 
 
-def test_other_prior_precisions_as_if_built_with_them(problem: Problem) -> None:
-    options = {"inducing": problem.subset(50)[0], "mean": "network"}
+@pytest.mark.parametrize("kernel", ["shared", "per_output"])
+@pytest.mark.parametrize("mean", ["natural", "network", "dual"])
+def test_other_prior_precisions_as_if_built_with_them(
+    problem: Problem, mean: str, kernel: str
+) -> None:
+    options = {"inducing": problem.subset(50)[0], "mean": mean, "output_kernel": kernel}
     train, x = problem.split.train, problem.held_out
     posterior = SFRPosterior(problem.network, "classification", **options).fit(train)
     for delta, found in zip([0.1, 7.0], posterior.predict_f_at(x, [0.1, 7.0]), strict=True):
@@ -281,6 +285,36 @@ def test_tuning_takes_the_best_of_the_grid_on_validation_data(problem: Problem) 
     assert found[False].prior_precision == 1.0
     assert found[True].prior_precision == 2.0
     assert found[True].nlpd_valid < 0.01 < found[False].nlpd_valid
+
+
+def test_tuning_may_leave_the_mean_as_trained(problem: Problem) -> None:
+    """As posteriors built with each delta, for mean and variance or for the variance alone."""
+    x, valid = problem.held_out, problem.split.valid
+    found = methods.sfr(problem, 50)
+
+    def latent(delta: float) -> Normal:
+        posterior = SFRPosterior(
+            problem.network,
+            methods.FlooredCategorical(),
+            prior_precision=delta,
+            inducing=problem.subset(50)[0],
+            output_kernel="per_output",
+            mean="natural",
+            linearize_at="network",
+        )
+        return posterior.fit(problem.split.train).predict_f(x)
+
+    def loss(mean: Tensor, deviation: Tensor) -> float:
+        log_probs = methods.FlooredCategorical().predictive(mean, deviation.square(), "mc").logits
+        return methods.nlpd(log_probs[: len(valid[1])], valid[1])
+
+    trained = latent(problem.prior_precision)
+    tried = [latent(delta) for delta in methods.GRID]
+    moved = [loss(one.mean, one.stddev) for one in tried]
+    kept = [loss(trained.mean, one.stddev) for one in tried]
+    assert math.isclose(found[True].nlpd_valid, min(*moved, *kept), rel_tol=1e-6)
+    assert not math.isclose(min(moved), min(kept), rel_tol=1e-3)
+    assert math.isclose(found[False].nlpd_valid, loss(trained.mean, trained.stddev), rel_tol=1e-6)
 
 
 def test_networks_are_kept_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,11 @@ def gp_subset(problem: Problem, m_percent: int | None) -> Outcomes:
 
 
 def _published(problem: Problem, m_percent: int, data: tuple[Tensor, Tensor]) -> Outcomes:
-    """One kernel per output, sites at the network's outputs, softmax averaged over samples."""
+    """One kernel per output, sites at the network's outputs, softmax averaged over samples.
+
+    Tuning moves the prior precision of variance and mean together, or, as the mean of a linearised
+    network does, leaves the mean as trained.
+    """
     z, _ = problem.subset(m_percent)
     posterior = SFRPosterior(
         problem.network,
@@ -121,8 +125,10 @@ def _published(problem: Problem, m_percent: int, data: tuple[Tensor, Tensor]) ->
     )
     with quietly():
         posterior.fit(data)
-    deltas = [problem.prior_precision, *GRID]
-    return choose(problem, deltas, averaged(posterior.predict_f_at(problem.held_out, deltas)))
+    as_trained, *tuned = posterior.predict_f_at(problem.held_out, [problem.prior_precision, *GRID])
+    kept = [Normal(as_trained.mean, latent.stddev) for latent in tuned]
+    deltas = [problem.prior_precision, *GRID, *GRID]
+    return choose(problem, deltas, averaged([as_trained, *tuned, *kept]))
 
 
 def averaged(latents: Sequence[Normal]) -> list[Tensor]:
