@@ -320,6 +320,16 @@ class SFRPosterior:
         return prediction.marginals(tuning.Sweep(self._state, deltas), x)
 
     @torch.inference_mode(False)
+    def novelty(self, x: Inputs) -> Tensor:
+        """How little the data says of f at these inputs, ``[B]``: 0 all, 1 nothing.
+
+        It is the share of the prior variance of f that is left, mean over outputs. Unlike the
+        variance it does not depend on how large the kernel is at an input, only on whether the
+        directions of weight space that move f there were seen in the data.
+        """
+        return prediction.novelty(self._state, self._solution, x)
+
+    @torch.inference_mode(False)
     def predict(self, x: Inputs, *, link: str | None = None) -> Distribution:
         """The predictive distribution of y: ``Categorical``, ``Bernoulli`` or ``Normal``.
 

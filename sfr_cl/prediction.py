@@ -40,6 +40,22 @@ def marginals(sweep: Sweep, x: Inputs) -> list[Normal]:
 
 
 @torch.no_grad()
+def novelty(state: State, solution: Solution, x: Inputs) -> Tensor:
+    """Share of the prior variance of f that data has left, ``[B]``, mean over kernels."""
+    shares = []
+    for batch in _batches(state, _prepared(state, x)):
+        _, features, diagonal = state.features(batch, diagonal=True)
+        assert diagonal is not None
+        prior = diagonal.mT.double() / solution.precision.prior_precision
+        left = solution.variance(features, diagonal) / prior
+        # Where no weight moves f there is nothing to be learned.
+        shares.append(torch.where(prior > 0, left.clamp(0, 1), 0).mean(1))
+    found = torch.cat(shares)
+    _require_finite(found)
+    return found
+
+
+@torch.no_grad()
 def joint(state: State, solution: Solution, x: Inputs) -> MultivariateNormal:
     """Mean ``[C, B]`` and covariance ``[C, B, B]`` of f over all inputs."""
     x = _prepared(state, x)

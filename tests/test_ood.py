@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import one_thread  # noqa: F401
+from oracles import jacobian
 
 from sfr_cl.benchmarks import cli
 from sfr_cl.benchmarks.cl import data
@@ -24,7 +25,6 @@ Row = dict[str, Any]
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few images, and short training."""
     for module, name, value in (
-        (problem, "FITTED", 120),
         (problem, "CHOSEN_ON", 40),
         (problem, "TESTED", 40),
         (methods, "NUM_INDUCING", 30),
@@ -71,10 +71,11 @@ def test_variance_alone_tells_strangers_with_the_same_mean() -> None:
     found = measures(known, torch.tensor([0, 1]))
     assert found["accuracy"] == 1.0
     assert found["auroc_variance"] == found["auroc_entropy"] == 1.0
-    alone = Predictions(Moments(mean, None), Moments(mean, None))
+    alone = Predictions(Moments(mean), Moments(mean))
     found = measures(alone, torch.tensor([0, 1]))
     assert found["auroc_entropy"] == 0.5
     assert found["auroc_variance"] is None
+    assert found["auroc_novelty"] is None
 
 
 def test_most_uncertain_of_equals_is_chosen() -> None:
@@ -92,7 +93,8 @@ def test_every_method_keeps_the_accuracy_and_has_its_scores(
     row = experiment.Case(small, method).run(lambda _: None)
     assert row["accuracy"] > 0.9
     assert 0 <= row["ece"] <= 1
-    assert (row["auroc_variance"] is None) == (method == "map")
+    for score in ("auroc_variance", "auroc_novelty"):
+        assert (row[score] is None) == (method == "map")
     if method in ("sfr", "gp-subset"):
         assert row["auroc_variance"] > 0.8
 
@@ -108,6 +110,9 @@ def test_peer_is_what_laplace_torch_predicts(small: problem.Problem) -> None:
     assert found.variance is not None
     diagonal = covariance.diagonal(dim1=1, dim2=2)
     assert torch.allclose(found.variance, diagonal, rtol=1e-3, atol=1e-5)
+    prior = jacobian(small.network, small.test.x[:3]).square().sum(2) / 3.0
+    assert found.novelty is not None
+    assert torch.allclose(found.novelty[:3], (diagonal[:3] / prior).mean(1), rtol=1e-3)
 
 
 def test_subset_holds_the_inducing_inputs_alone(small: problem.Problem) -> None:
@@ -174,6 +179,7 @@ def make_row(method: str, **changes: Any) -> Row:
         "ece": 0.02,
         "auroc_entropy": 0.9,
         "auroc_variance": 0.98,
+        "auroc_novelty": 0.98,
         "prior_precision": 10.0,
         "link": "probit",
         "seconds": 1.0,
@@ -185,12 +191,16 @@ def make_row(method: str, **changes: Any) -> Row:
 
 
 def test_checks_follow_the_rows(tmp_path: Path) -> None:
-    network = {"auroc_entropy": 0.8, "auroc_variance": None, "prior_precision": None}
+    network = {"auroc_entropy": 0.8, "auroc_variance": None, "auroc_novelty": None}
     rows = [make_row("map", **network), make_row("kron-glm"), make_row("sfr")]
     assert all(check.met for check in checks(directions(rows)))
-    worse = {"accuracy": 0.89, "auroc_entropy": 0.79, "auroc_variance": 0.9}
+    scores = {"auroc_entropy": 0.79, "auroc_variance": 0.9, "auroc_novelty": 0.9}
+    worse = {"accuracy": 0.89, **scores}
     behind = [*rows[:2], make_row("sfr", **worse)]
     assert not any(check.met for check in checks(directions(behind)))
     text = report.write(tmp_path, behind).read_text(encoding="utf-8")
     assert "missed" in text
-    assert "| sfr | 89.0 | 0.300 | 0.020 | 0.7900 | 0.9000 |" in (tmp_path / "table.md").read_text()
+    assert (
+        "| sfr | 89.0 | 0.300 | 0.020 | 0.7900 | 0.9000 | 0.9000 |"
+        in (tmp_path / "table.md").read_text()
+    )

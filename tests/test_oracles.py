@@ -236,6 +236,37 @@ def test_classification_equals_the_unwhitened_formulas(shared: bool, at: str) ->
         torch.testing.assert_close(latent.variance[:, c], variance, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_novelty_is_the_share_of_prior_variance_left(shared: bool) -> None:
+    x, _, away = regression(30, 1)
+    y = torch.arange(30) % 3
+    network = mlp(3, 3)
+    kernel = "shared" if shared else "per_output"
+    posterior = SFRPosterior(
+        network, "classification", prior_precision=0.7, inducing=x[:9], output_kernel=kernel
+    ).fit((x, y))
+    prior = ntk(network, away, away, shared=shared).diagonal(dim1=1, dim2=2).mT / 0.7
+    expected = (posterior.predict_f(away).variance / prior).mean(1)
+    found = posterior.novelty(away)
+    assert torch.allclose(found, expected, **CLOSE)
+    assert ((found > 0) & (found < 1)).all()
+    again = posterior.update((away[:1].expand(500, -1), y[:1].expand(500))).novelty(away)
+    assert again[0] < 0.5 * found[0]  # it has been seen since
+    assert (again <= found + 1e-12).all()
+
+
+def test_nothing_is_new_where_no_weight_moves_f() -> None:
+    network = nn.Linear(2, 1, bias=False).double()
+    x = torch.tensor([[1.0, 0.0], [2.0, 0.0]]).double()
+    posterior = SFRPosterior(network, "regression", noise_variance=0.1, inducing=x[:1])
+    posterior.fit((x, x[:, :1]))
+    unlike = torch.tensor([[0.0, 0.0], [0.0, 3.0], [5.0, 0.0]]).double()
+    found = posterior.novelty(unlike)
+    assert found[0] == 0
+    assert found[1] == 1
+    assert found[2] < 0.05
+
+
 def test_what_is_learned_has_the_greatest_evidence() -> None:
     network, (x, y, _) = mlp(3, 2), regression(60, 2)
 

@@ -36,7 +36,7 @@ class Case:
             "weight_decay": training.WEIGHT_DECAY,
             "batch": training.BATCH,
             "num_inducing": methods.NUM_INDUCING,
-            "fitted": problem.FITTED,
+            "fitted": len(self.problem.fitted.y),
             "chosen_on": problem.CHOSEN_ON,
             "tested": problem.TESTED,
         }
@@ -79,6 +79,9 @@ def measures(predictions: Predictions, y: Tensor) -> dict[str, Any]:
         "auroc_variance": None
         if known.variance is None
         else auroc(variance(known), variance(strange)),
+        "auroc_novelty": None
+        if known.novelty is None or strange.novelty is None
+        else auroc(known.novelty, strange.novelty),
         "prior_precision": predictions.prior_precision,
         "link": predictions.link,
         "reliability_confidence": bins.confidence,

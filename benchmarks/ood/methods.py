@@ -29,10 +29,12 @@ PEER_BATCH = 50
 
 
 class Moments(NamedTuple):
-    """Mean and variance of f, ``[B, C]``; a network alone has no variance."""
+    """Mean and variance of f, ``[B, C]``; a network alone has a mean only."""
 
     mean: Tensor
-    variance: Tensor | None
+    variance: Tensor | None = None
+    novelty: Tensor | None = None
+    """Share of the prior variance of f that data has left, ``[B]``; not asked for in choosing."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def network_alone(problem: Problem) -> Predictions:
     """MAP: the softmax of the trained network."""
     network = problem.network
     inside, outside = (network(x).double() for x in (problem.test.x, problem.strangers))
-    return Predictions(Moments(inside, None), Moments(outside, None))
+    return Predictions(Moments(inside), Moments(outside))
 
 
 def sfr(problem: Problem, parameters: str | Sequence[str]) -> Predictions:
@@ -109,19 +111,24 @@ def ours(
         dtype=torch.float32,
     ).fit(data)
     x, y = problem.validation
-    valid = [moments_at(posterior, delta, x) for delta in DELTAS]
+    valid = [Moments(f.mean, f.variance) for f in posterior.predict_f_at(x, DELTAS)]
     chosen = most_uncertain(valid, y)
-    delta = DELTAS[chosen]
-    inside, outside = (moments_at(posterior, delta, x) for x in (problem.test.x, problem.strangers))
-    return Predictions(inside, outside, delta, best_link(valid[chosen], y))
+    settled = with_prior_precision(posterior, DELTAS[chosen])
+    inside, outside = (moments(settled, x) for x in (problem.test.x, problem.strangers))
+    return Predictions(inside, outside, DELTAS[chosen], best_link(valid[chosen], y))
 
 
-def moments_at(posterior: SFRPosterior, delta: float, x: Tensor) -> Moments:
-    """Of f, at another prior precision: the sums do not depend on it."""
+def with_prior_precision(posterior: SFRPosterior, delta: float) -> SFRPosterior:
+    """The same data under another prior: the sums do not depend on it."""
     state = posterior.state_dict()
     state["values"]["prior_precision"] = delta
-    latent = copy.copy(posterior).load_state_dict(state).predict_f(x)
-    return Moments(latent.mean, latent.variance)
+    return copy.copy(posterior).load_state_dict(state)
+
+
+def moments(posterior: SFRPosterior, x: Tensor) -> Moments:
+    """Of f."""
+    latent = posterior.predict_f(x)
+    return Moments(latent.mean, latent.variance, posterior.novelty(x))
 
 
 def inducing(problem: Problem, parameters: str | Sequence[str]) -> Labelled:
@@ -174,17 +181,13 @@ def peer_moments(peer: Any, x: Tensor, deltas: Sequence[float]) -> list[Moments]
     parts: list[list[Moments]] = [[] for _ in deltas]
     for batch in x.split(PEER_BATCH):
         jacobians, mean = backend.jacobians(batch)
+        prior = jacobians.square().sum(2)  # at delta = 1
         for part, delta in zip(parts, deltas, strict=True):
             peer.prior_precision = delta
             variance = peer.functional_variance(jacobians).diagonal(dim1=1, dim2=2)
-            part.append(Moments(mean.detach(), variance.detach()))
-    return [
-        Moments(
-            torch.cat([moments.mean for moments in part]),
-            torch.cat([moments.variance for moments in part if moments.variance is not None]),
-        )
-        for part in parts
-    ]
+            left = variance * delta / prior
+            part.append(Moments(mean.detach(), variance.detach(), left.mean(1).detach()))
+    return [Moments(*map(torch.cat, zip(*part, strict=True))) for part in parts]
 
 
 METHODS: dict[str, Callable[[Problem], Predictions]] = {

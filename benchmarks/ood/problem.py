@@ -13,8 +13,8 @@ from . import training
 
 VALIDATION = 5_000
 """Training images held out: methods choose on some of them."""
-FITTED, CHOSEN_ON, TESTED = 10_000, 1_000, 2_000
-"""Images a posterior is fitted on, chooses on, and is tested with, on either side.
+CHOSEN_ON, TESTED = 1_000, 2_000
+"""Images a posterior chooses on, and is tested with, on either side.
 
 Equal for all methods; laplace-torch's predictions take too long for more.
 """
@@ -43,9 +43,9 @@ class Problem:
             stratify=inside.y_train.numpy(),
             random_state=seed,
         )
-        self._data, self._kept = inside, kept
         known = Labelled(inside.x_train, inside.y_train)
-        self.fitted = known.at(kept[:FITTED])
+        self.fitted = known.at(kept)
+        """What the network is trained on, and the posteriors are fitted on."""
         self.validation = known.at(held[:CHOSEN_ON])
         generator = torch.Generator().manual_seed(seed)
         rows = torch.randperm(len(inside.y_test), generator=generator)[:TESTED]
@@ -56,5 +56,4 @@ class Problem:
     @cached_property
     def network(self) -> nn.Sequential:
         """Trained once, when first asked for."""
-        x, y = Labelled(self._data.x_train, self._data.y_train).at(self._kept)
-        return training.train(x, y, self.seed, lambda share: self.show(0.9 * share))
+        return training.train(*self.fitted, self.seed, lambda share: self.show(0.9 * share))

@@ -9,9 +9,16 @@ from rich.table import Table
 
 from . import numbers, ood_figures, page
 from .checks import markdown_checks, markdown_table
-from .ood_summary import Direction, Method, checks, directions
+from .ood_summary import SCORES, Direction, Method, checks, directions
 
-COLUMNS = ("method", "accuracy", "NLPD", "ECE", "AUROC entropy", "AUROC variance", "seconds")
+COLUMNS = (
+    "method",
+    "accuracy",
+    "NLPD",
+    "ECE",
+    *(f"AUROC {name}" for name in SCORES.values()),
+    "seconds",
+)
 
 
 def write(out: Path, rows: list[dict[str, Any]]) -> Path:
@@ -52,8 +59,7 @@ def cells(method: Method) -> list[str]:
         numbers.percent(measures["accuracy"]),
         numbers.plain(measures["nlpd"], 3),
         numbers.plain(measures["ece"], 3),
-        numbers.plain(measures["auroc_entropy"], 4),
-        numbers.plain(measures["auroc_variance"], 4),
+        *(numbers.plain(measures[score], 4) for score in SCORES),
         numbers.seconds(measures["seconds"]),
     ]
 

@@ -10,9 +10,13 @@ from matplotlib.ticker import MaxNLocator
 
 from . import numbers, plots, svg
 from .ood_summary import SCORES, Direction, Method
-from .style import BLUE, VERMILLION, Mark
+from .style import BLUE, GREEN, VERMILLION, Mark
 
-MARKS = {"auroc_entropy": Mark(BLUE, "o", True), "auroc_variance": Mark(VERMILLION, "D", False)}
+MARKS = {
+    "auroc_entropy": Mark(BLUE, "o", True),
+    "auroc_variance": Mark(VERMILLION, "D", False),
+    "auroc_novelty": Mark(GREEN, "s", True),
+}
 WIDE, SMALL = 5.0, 2.1
 """Inches: a picture for the page, and one among many."""
 

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from .checks import Check
 from .summary import Reliability, Row, Spread, reliability
 
-MEASURES = ("accuracy", "nlpd", "ece", "auroc_entropy", "auroc_variance", "seconds")
-SCORES = {"auroc_entropy": "entropy", "auroc_variance": "variance"}
+SCORES = {
+    "auroc_entropy": "entropy",
+    "auroc_variance": "variance",
+    "auroc_novelty": "novelty",
+}
+MEASURES = ("accuracy", "nlpd", "ece", *SCORES, "seconds")
 OURS, NETWORK, PEER = "sfr", "map", "kron-glm"
 ACCURACY_MARGIN = 0.005
 AIM = 0.97
