@@ -10,7 +10,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from sfr_cl.benchmarks.report import cl, numbers, stream, summary
+from sfr_cl.benchmarks.report import cl, numbers, ood, ood_summary, stream, summary, uci, update
+from sfr_cl.benchmarks.report.update_summary import data_sets
+from sfr_cl.benchmarks.uci.summary import TITLES, Table
 
 ROOT = Path(__file__).parents[1]
 COMPARISONS = {
@@ -109,12 +111,39 @@ def latencies() -> str:
     return markdown(lines)
 
 
+def paper() -> str:
+    """NLPD of every method, tuned, ours and published."""
+    found = Table(rows_of("uci"))
+    settings = found.settings(tuned=True)
+    lines = [
+        [TITLES[data], *(uci.short(found, data, setting) for setting in settings)]
+        for data in found.data
+    ]
+    return markdown([["", *(name for name, _ in settings)], *lines])
+
+
+def updates() -> str:
+    """D2 absorbed, against retraining."""
+    return markdown([list(update.COLUMNS), *map(update.cells, data_sets(rows_of("update")))])
+
+
+def strangers() -> str:
+    """How well each method tells them, both ways."""
+    lines = [["trained on", *ood.COLUMNS]]
+    for one in ood_summary.directions(rows_of("ood")):
+        lines += [[one.data, *ood.cells(method)] for method in one.methods.values()]
+    return markdown(lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "comparison": comparison,
     "commands": commands,
     "identities": identities,
     "streams": streams,
     "latencies": latencies,
+    "paper": paper,
+    "updates": updates,
+    "strangers": strangers,
 }
 
 

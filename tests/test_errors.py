@@ -327,12 +327,14 @@ PREDICTIONS = {
 }
 
 
-@pytest.mark.parametrize("method", ["predict", "predict_f", "full_cov"])
+@pytest.mark.parametrize("method", ["predict", "predict_f", "full_cov", "novelty"])
 @pytest.mark.parametrize(("x", "builtin", "message"), table(PREDICTIONS))
 def test_bad_input_to_predict(x: Any, builtin: type[Exception], message: str, method: str) -> None:
     def call(posterior: SFRPosterior) -> Any:
         if method == "predict":
             return posterior.predict(x, link="probit")
+        if method == "novelty":
+            return posterior.novelty(x)
         return posterior.predict_f(x, full_cov=method == "full_cov")
 
     # A network whose outputs grow with its inputs.

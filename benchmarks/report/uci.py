@@ -54,7 +54,8 @@ def protocol() -> str:
         f"validation NLPD looked at every {training.INTERVAL} steps, early stopping after "
         f"{training.PATIENCE} steps without a better one, best weights kept; M = {M_PERCENT} % "
         f"of N. Tuning: of {len(GRID)} values of delta from {GRID[0]:g} to {GRID[-1]:g}, the one "
-        f"of least validation NLPD, for every method alike; nn map, which has no delta, is given "
+        f"of least validation NLPD, for every method alike; sfr and gp subset try each with the "
+        f"mean at it and with the mean as trained, like glm; nn map, which has no delta, is given "
         f"one of {len(SCALES)} scales of its logits, and ours both."
     )
 
@@ -80,12 +81,13 @@ def table(rows: Sequence[Row]) -> Grid:
         grid.add_column(name, justify="right")
     for tuned in (False, True):
         for data in found.data:
-            cells = [_short(found, data, (name, tuned)) for name in names]
+            cells = [short(found, data, (name, tuned)) for name in names]
             grid.add_row(TITLES[data], "tuned" if tuned else "trained", *cells)
     return grid
 
 
-def _short(found: Table, data: str, setting: Setting) -> str:
+def short(found: Table, data: str, setting: Setting) -> str:
+    """Ours, and in brackets the published one."""
     mean = found.mean(data, setting)
     theirs = published().get((data, *setting))
     if mean is None:
