@@ -162,7 +162,8 @@ def reliability(ax: Axes, bins: Reliability) -> None:
     ax.vlines(bins.confidence, bins.accuracy, bins.confidence, color=GREY.light, lw=0.9)
     ax.plot(bins.confidence, bins.accuracy, color=BLUE.light, lw=0.7)
     area = 6 + 90 * bins.share
-    ax.scatter(bins.confidence, bins.accuracy, s=area, color=BLUE.light, linewidths=0, zorder=3)
+    dots = ax.scatter(bins.confidence, bins.accuracy, s=area, color=BLUE.light, linewidths=0)
+    dots.set(zorder=3, clip_on=False)
     ax.set(xlim=(0, 1.03), ylim=(0, 1.03), aspect="equal")
     ax.set(xlabel="confidence, %", ylabel="accuracy, %")
     for axis in (ax.xaxis, ax.yaxis):

@@ -51,16 +51,17 @@ def figure(rows: Sequence[Row]) -> Figure | None:
     panels = _panels(len(of_data))
     for ax, (data, lines) in zip(panels.axes, of_data.items(), strict=True):
         for method, spreads in lines.items():
-            _curve(ax, looks[method], spreads)
+            _curve(ax, method, looks[method], spreads)
         if level := table.mean(data, ("nn map", False)):
-            ax.axhline(level.mean, color=GREY.light, lw=0.9, ls=(0, (1, 2)))
+            dots = (0, (1, 2))
+            ax.axhline(level.mean, label="nn map, untuned", color=GREY.light, lw=0.9, ls=dots)
         ax.set(title=TITLES[data], xscale="log", xlabel="M, % of N", ylabel="NLPD, nats")
         ax.set_xticks([1, 2, 5, 10, 20, 40, 100], ["1", "2", "5", "10", "20", "40", "100"])
         ax.xaxis.set_minor_locator(NullLocator())
     return panels
 
 
-def _curve(ax: Axes, look: Mark, spreads: Mapping[int, Spread]) -> None:
+def _curve(ax: Axes, name: str, look: Mark, spreads: Mapping[int, Spread]) -> None:
     """Mean, and a band of one standard deviation over seeds."""
     x = list(spreads)
     means = [spread.mean for spread in spreads.values()]
@@ -68,7 +69,7 @@ def _curve(ax: Axes, look: Mark, spreads: Mapping[int, Spread]) -> None:
     low = [mean - sd for mean, sd in zip(means, deviations, strict=True)]
     high = [mean + sd for mean, sd in zip(means, deviations, strict=True)]
     ax.fill_between(x, low, high, color=look.colour.light, alpha=0.18, linewidth=0)
-    ax.plot(x, means, **look.line, **look.point)
+    ax.plot(x, means, label=name, **look.line, **look.point)
 
 
 def methods(table: Table) -> Figure:
@@ -142,6 +143,9 @@ def write_pngs(out: Path, rows: Sequence[Row], table: Table) -> list[Path]:
             "calibration": calibration(table),
             "figure": figure(rows),
         }
+        if drawn["figure"]:  # the page has a legend of its own
+            named = drawn["figure"].axes[0].get_legend_handles_labels()
+            drawn["figure"].legend(*named, loc="outside upper center", ncols=3, frameon=False)
         return [
             plots.save_png(picture, out / f"{name}.png")
             for name, picture in drawn.items()
