@@ -201,6 +201,7 @@ def _content(rows: Sequence[Row], found: Table) -> dict[str, Any]:
             for name, measure in (("Accuracy", "accuracy"), ("ECE", "ece"))
         ],
         "titles": TITLES,
+        "none_shown": NONE,
         "pictures": pictures,
         "legend": uci_figures.legend() if "figure" in pictures else {},
         "protocol": protocol(),
