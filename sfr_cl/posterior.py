@@ -324,8 +324,9 @@ class SFRPosterior:
         """How little the data says of f at these inputs, ``[B]``: 0 all, 1 nothing.
 
         It is the share of the prior variance of f that is left, mean over outputs. Unlike the
-        variance it does not depend on how large the kernel is at an input, only on whether the
-        directions of weight space that move f there were seen in the data.
+        variance it does not grow with the kernel: what counts is whether the directions of weight
+        space that move f at an input were seen in the data. Directions that no inducing input has
+        count as never seen.
         """
         return prediction.novelty(self._state, self._solution, x)
 

@@ -49,7 +49,7 @@ def novelty(state: State, solution: Solution, x: Inputs) -> Tensor:
         prior = diagonal.mT.double() / solution.precision.prior_precision
         left = solution.variance(features, diagonal) / prior
         # Where no weight moves f there is nothing to be learned.
-        shares.append(torch.where(prior > 0, left.clamp(0, 1), 0).mean(1))
+        shares.append(torch.where(prior == 0, 0, left.clamp(0, 1)).mean(1))
     found = torch.cat(shares)
     _require_finite(found)
     return found

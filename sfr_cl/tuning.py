@@ -45,6 +45,16 @@ class Sweep:
         self._spectrum = Spectrum(natural.weight)
         vectors = mean_vectors(state.options.mean, natural, state.reference)
         self._vectors = self._spectrum.rotate_vectors(vectors)
+        self._noises = [
+            likelihood.noise_variance if isinstance(likelihood, GaussianLikelihood) else 1.0
+            for likelihood in self.likelihoods
+        ]
+        shrinks = [
+            1 / (delta + self._spectrum.values / noise)
+            for delta, noise in zip(deltas, self._noises, strict=True)
+        ]
+        self._shrinks = torch.stack(shrinks, 2)
+        """Eigenvalues of (delta I + W)^-1, ``[K, M, D]``."""
 
     def moments(self, x: Inputs) -> Iterator[tuple[Tensor, Tensor]]:
         """Mean and variance ``[B, C]`` of prepared inputs at each delta."""
@@ -53,7 +63,7 @@ class Sweep:
         rotated = self._spectrum.rotate(features)
         squares = rotated.square()
         unexplained = (diagonal - squares.sum(2)).clamp_min(0)
-        within = squares @ torch.stack([self._shrink(i) for i in range(len(self.deltas))], 2)
+        within = squares @ self._shrinks
         for index, delta in enumerate(self.deltas):
             mean = project(rotated, self._coefficients(index))
             if self.state.options.mean == "network":
@@ -61,20 +71,12 @@ class Sweep:
             variance = unexplained / delta + within[:, :, index]
             yield mean, variance.mT.expand_as(mean)
 
-    def _noise(self, index: int) -> float:
-        likelihood = self.likelihoods[index]
-        return likelihood.noise_variance if isinstance(likelihood, GaussianLikelihood) else 1.0
-
-    def _shrink(self, index: int) -> Tensor:
-        """Eigenvalues of (delta I + W)^-1, ``[K, M]``."""
-        return 1 / (self.deltas[index] + self._spectrum.values / self._noise(index))
-
     def _coefficients(self, index: int) -> Tensor:
         """v of the mean, rotated, ``[C, M]``."""
-        vectors = self._vectors / self._noise(index)
+        vectors = self._vectors / self._noises[index]
         if self.state.options.mean == "dual":
             return vectors / self.deltas[index]
-        return vectors * self._shrink(index)
+        return vectors * self._shrinks[:, :, index]
 
 
 def by_evidence(state: State) -> Tuned:

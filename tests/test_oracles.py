@@ -9,6 +9,7 @@ from oracles import exact_gp, jacobian, ntk, sfr_moments
 from torch import nn
 
 from sfr_cl import SFRPosterior, torchvision_operators
+from sfr_cl.errors import DataError
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-8}
 
@@ -265,6 +266,17 @@ def test_nothing_is_new_where_no_weight_moves_f() -> None:
     assert found[0] == 0
     assert found[1] == 1
     assert found[2] < 0.05
+
+
+def test_novelty_of_an_overflow_is_refused() -> None:
+    """All hidden units are off, so that infinite inputs of the kernel meet derivatives of zero."""
+    network = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    with torch.no_grad():
+        network[0].weight.copy_(-torch.ones(5, 2))
+    x = torch.randn(20, 2).double()
+    posterior = SFRPosterior(network, "classification", inducing=5).fit((x, torch.arange(20) % 3))
+    with pytest.raises(DataError, match="finite predictions"):
+        posterior.novelty(torch.tensor([[1e155, 0.0]], dtype=torch.float64))
 
 
 def test_what_is_learned_has_the_greatest_evidence() -> None:

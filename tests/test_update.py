@@ -184,7 +184,7 @@ def test_form_is_chosen_on_validation_and_checks_follow_the_rows(tmp_path: Path)
     (one,) = data_sets(rows)
     assert one.chosen.mean == "natural"  # though the other's test NLPD is better
     assert one.chosen.closed == pytest.approx(0.75)
-    assert one.chosen.ratio == pytest.approx(500)
+    assert one.chosen.ratio == pytest.approx(2.0 / (0.004 + 0.009))
     assert one.best_before == 1.5
     assert one.closed_between_bests == pytest.approx(0.5)
     assert [check.met for check in checks([one])] == [True, True]

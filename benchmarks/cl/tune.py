@@ -88,14 +88,15 @@ class Trial:
 
 def run(arguments: argparse.Namespace) -> int:
     """Try every value of every strategy's grid; write the settings: the exit code."""
+    if arguments.then_all and arguments.tasks is None:
+        raise ArgumentError(
+            "expected --tasks with --then-all, got none: give the number of tasks that every value "
+            "is tried on first"
+        )
     console = Console()
     arguments.seeds = [arguments.seed]
     cases = plan(arguments)
     scenarios.check_tasks(cases[0].data, arguments.tasks)
-    if arguments.then_all and arguments.tasks is None:
-        raise ArgumentError(
-            "expected --tasks with --then-all, got none: name the tasks tried first"
-        )
     content = settings.read(arguments.data, cases[0].scenario, arguments.settings)
     held = hold_out(cases[0].data, arguments.seed)
     trials = [trial for case in cases for trial in trials_of(case, held, arguments.tasks)]

@@ -34,7 +34,7 @@ class Moments(NamedTuple):
     mean: Tensor
     variance: Tensor | None = None
     novelty: Tensor | None = None
-    """Share of the prior variance of f that data has left, ``[B]``; not asked for in choosing."""
+    """Share of the prior variance of f that data has left, ``[B]``."""
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,10 @@ class Form:
 
     @property
     def ratio(self) -> float:
-        """Seconds of retraining over seconds of the update."""
-        return self.at("seconds_retrain") / self.at("seconds_update")
+        """Seconds of retraining over those of the update and the first prediction after it."""
+        return self.at("seconds_retrain") / (
+            self.at("seconds_update") + self.at("seconds_first_prediction")
+        )
 
 
 WHEN = ("before", "updated", "retrained")
