@@ -44,9 +44,9 @@ def table(rows: list[dict[str, Any]]) -> Table:
     for i, name in enumerate(COLUMNS):
         grid.add_column(name.replace("AUROC ", "AUROC\n"), justify="right" if i else "left")
     for one in directions(rows):
+        grid.add_row(f"{one.data}:")
         for method in one.methods.values():
-            first, *others = cells(method)
-            grid.add_row(f"{one.data}: {first}", *others)
+            grid.add_row(*cells(method))
         grid.add_section()
     return grid
 
