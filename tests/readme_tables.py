@@ -123,9 +123,14 @@ def paper() -> str:
 
 
 def updates() -> str:
-    """D2 absorbed, against retraining: our own figures."""
-    lines = [update.COLUMNS, *map(update.cells, data_sets(rows_of("update")))]
-    return markdown([list(line[:-1]) for line in lines])
+    """D2 absorbed, against retraining: our own figures, and the gap between the best forms."""
+    lines = [[*update.COLUMNS[:-1]]]
+    closed = update.COLUMNS.index("closed")
+    for one in data_sets(rows_of("update")):
+        cells = update.cells(one)[:-1]
+        cells[closed] += f" ({one.closed_between_bests:.0%})"
+        lines.append(cells)
+    return markdown(lines)
 
 
 def strangers() -> str:
