@@ -277,7 +277,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         samples = Samples(evaluated(dataset), label)
         live, size = live_units(self.model, label, next(iter(samples))[0])
         view = narrowed(self.model, label, live, size)
-        num_outputs = max(2, size) if self._of_classes else len(live)
+        num_outputs = max(2, size, largest_label(dataset) + 1) if self._of_classes else len(live)
         posterior = SFRPosterior(
             view,
             self._likelihood,

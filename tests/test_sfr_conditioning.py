@@ -94,6 +94,18 @@ def test_classes_need_no_announcement_and_no_unit() -> None:
         assert accuracy == pytest.approx(2 * seen / CLASSES, abs=0.1)
 
 
+def test_the_last_classes_may_come_first() -> None:
+    """The first data of a network with one unit has labels far beyond it."""
+    experiences = list(class_benchmark().train_stream)
+    x, _ = blobs(2)
+    forward, backward = (
+        trained(conditioning(single_head(1)), order).posterior
+        for order in (experiences, experiences[::-1])
+    )
+    assert backward.num_outputs == forward.num_outputs == CLASSES
+    assert torch.allclose(backward.predict(x).probs, forward.predict(x).probs, atol=1e-6)
+
+
 def test_the_network_is_never_changed() -> None:
     model = single_head()
     before = copy.deepcopy(model.state_dict())
