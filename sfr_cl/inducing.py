@@ -2,29 +2,32 @@
 
 A selector is a callable ``select(batches, kernel) -> Z``. ``batches`` may be walked through any
 number of times and yields checked pairs ``(x, y)``; ``kernel`` is the network's tangent kernel.
-One's own function can be passed wherever a selector is taken. Random choices follow
-``torch.manual_seed``.
+A custom function can be passed wherever a selector is taken. Random choices follow
+``torch.manual_seed``. Those that choose rows of the data also have ``indices(batches, kernel)``:
+which rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from sfr_cl import memory
+from sfr_cl.core.linalg import JITTER
+from sfr_cl.core.state import Checked
+from sfr_cl.data import memory
+from sfr_cl.data.arguments import positive, whole
+from sfr_cl.data.batches import Batches
+from sfr_cl.data.inputs import Inputs, concat, length, take, tree_map
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError
-from sfr_cl.inputs import Batches, Inputs, concat, length, take, tree_map
 from sfr_cl.kernel import Kernel, TangentKernel
+from sfr_cl.kernel.network import FrozenNetwork
 from sfr_cl.likelihoods import Likelihood
-from sfr_cl.linalg import JITTER
-from sfr_cl.network import FrozenNetwork
-from sfr_cl.options import positive, whole
-from sfr_cl.state import Checked
 
 Pairs = Iterable[tuple[Inputs, Tensor]]
 Selector = Callable[[Pairs, Kernel], Inputs]
@@ -34,31 +37,62 @@ DEFAULT_COUNT = 512
 __all__ = ["Selector", "class_balanced", "greedy", "noise", "random", "smooth_noise"]
 
 
+class Chosen(NamedTuple):
+    """Rows of the data, and which."""
+
+    rows: Inputs
+    indices: Tensor
+    """``[M]``."""
+
+    def take(self, index: slice | Tensor) -> Chosen:
+        """Some of them."""
+        own = index.cpu() if isinstance(index, Tensor) else index
+        return Chosen(take(self.rows, index), self.indices[own])
+
+    @staticmethod
+    def join(parts: Sequence[Chosen]) -> Chosen:
+        """One after the other."""
+        return Chosen(concat([part.rows for part in parts]), torch.cat([p.indices for p in parts]))
+
+
+class _Rows(ABC):
+    """A selector of rows of the data."""
+
+    def __call__(self, batches: Pairs, kernel: Kernel) -> Inputs:
+        """Z."""
+        return self.choose(batches, kernel).rows
+
+    def indices(self, batches: Pairs, kernel: Kernel) -> Tensor:
+        """Which rows of the data Z would be, ``[M]``."""
+        return self.choose(batches, kernel).indices
+
+    @abstractmethod
+    def choose(self, batches: Pairs, kernel: Kernel) -> Chosen:
+        """Both."""
+
+
 @dataclass(frozen=True)
-class random:
+class random(_Rows):
     """``count`` inputs drawn from the data without replacement."""
 
     count: int
 
-    def __call__(self, batches: Pairs, kernel: Kernel) -> Inputs:
+    def choose(self, batches: Pairs, kernel: Kernel) -> Chosen:
         del kernel
-        reservoir = _Reservoir(whole("number of inducing inputs", self.count))
-        for x, _ in batches:
-            reservoir.add(x)
-        reservoir.require(self.count)
-        return reservoir.rows
+        return _drawn(batches, whole("number of inducing inputs", self.count), self.count)
 
 
 @dataclass(frozen=True)
-class class_balanced:
+class class_balanced(_Rows):
     """``count`` inputs drawn from the data, as evenly over the classes as the data allows."""
 
     count: int
 
-    def __call__(self, batches: Pairs, kernel: Kernel) -> Inputs:
+    def choose(self, batches: Pairs, kernel: Kernel) -> Chosen:
         del kernel
+        count = whole("number of inducing inputs", self.count)
         classes: dict[int, _Reservoir] = {}
-        for x, y in batches:
+        for chosen, y in _numbered(batches):
             labels = y.reshape(-1).long()
             if len(labels) != len(y) or not (labels == y.reshape(-1)).all():
                 raise DataTypeError(
@@ -66,23 +100,21 @@ class class_balanced:
                     "random or greedy"
                 )
             for label in labels.unique().tolist():
-                reservoir = classes.setdefault(
-                    label, _Reservoir(whole("number of inducing inputs", self.count))
-                )
-                reservoir.add(take(x, labels == label))
-        sizes = {label: length(reservoir.rows) for label, reservoir in classes.items()}
-        _require(self.count, sum(sizes.values()))
+                own = chosen.take((labels == label).nonzero()[:, 0])
+                classes.setdefault(label, _Reservoir(count)).add(own)
+        found = {label: classes[label].kept for label in sorted(classes)}
+        sizes = {label: len(kept.indices) for label, kept in found.items()}
+        _require(count, sum(sizes.values()))
         quota = dict.fromkeys(sizes, 0)
-        while (left := self.count - sum(quota.values())) > 0:
-            open_classes = [label for label in sorted(sizes) if quota[label] < sizes[label]]
+        while (left := count - sum(quota.values())) > 0:
+            open_classes = [label for label in sizes if quota[label] < sizes[label]]
             for label in open_classes[:left]:
                 quota[label] += 1
-        parts = [take(classes[label].rows, slice(0, quota[label])) for label in sorted(sizes)]
-        return concat([part for part in parts if length(part)])
+        return Chosen.join([found[c].take(slice(0, quota[c])) for c in found if quota[c]])
 
 
 @dataclass(frozen=True)
-class greedy:
+class greedy(_Rows):
     """``count`` inputs by greatest conditional variance: pivoted Cholesky on a random sample.
 
     Fewer than ``count`` if the kernel can't tell more apart.
@@ -95,16 +127,13 @@ class greedy:
     count: int
     candidates: int | None = None
 
-    def __call__(self, batches: Pairs, kernel: Kernel) -> Inputs:
+    def choose(self, batches: Pairs, kernel: Kernel) -> Chosen:
         count = whole("number of inducing inputs", self.count)
         candidates = 4 * count if self.candidates is None else self.candidates
         if whole("number of candidates", candidates) < count:
             raise ArgumentError(f"expected at least {count} candidates, got {candidates}")
-        reservoir = _Reservoir(candidates)
-        for x, _ in batches:
-            reservoir.add(x)
-        reservoir.require(self.count)
-        return take(reservoir.rows, pivots(kernel.gram(reservoir.rows).mean(0), self.count))
+        drawn = _drawn(batches, candidates, count)
+        return drawn.take(pivots(kernel.gram(drawn.rows).mean(0), count))
 
 
 @dataclass(frozen=True)
@@ -167,40 +196,71 @@ class smooth_noise:
 
 def choose(
     wanted: Any,
-    batches: Batches,
+    batches: Batches | None,
     network: FrozenNetwork,
     likelihood: Likelihood,
     *,
     num_outputs: int | None,
     shared: bool,
-) -> tuple[Inputs, int]:
-    """Z, from a tensor or tree, a selector, a count, or ``None``; and the network's outputs.
+) -> tuple[Inputs, TangentKernel]:
+    """Z, from a tensor or tree, a selector, a count, or ``None``; and the network's kernel.
 
-    ``num_outputs`` is C, if it is not the network's.
+    Args:
+        wanted: what the user gave.
+        batches: the data; ``None`` where Z must be given.
+        network: the frozen network.
+        likelihood: checks the targets a selector sees.
+        num_outputs: C, if it is not the network's.
+        shared: whether all outputs share a kernel.
     """
+    if not (wanted is None or callable(wanted) or isinstance(wanted, Integral)):
+        z = tree_map(torch.clone, network.prepare(wanted, "inducing inputs"))
+        return z, TangentKernel(network, network.bind(z), shared, z)
+    if batches is None:
+        raise ArgumentError(
+            "expected inducing inputs, got a way to choose them from data: give the inputs "
+            "themselves, or data"
+        )
+    select = as_selector(wanted, batches)
+    pairs, kernel = checked_pairs(
+        batches, network, likelihood, num_outputs=num_outputs, shared=shared
+    )
+    chosen = select(pairs, kernel)
+    return tree_map(torch.clone, network.prepare(chosen, "inducing inputs")), kernel
+
+
+def as_selector(wanted: Any, batches: Batches) -> Selector:
+    """A selector, from itself, a count, or ``None`` for the default."""
     if isinstance(wanted, type):
         raise ArgumentError(
             f"expected a selector such as {wanted.__name__}(512), got {wanted.__name__} itself"
         )
-    if not (wanted is None or callable(wanted) or isinstance(wanted, Integral)):
-        z = tree_map(torch.clone, network.prepare(wanted, "inducing inputs"))
-        return z, network.bind(z)
     if batches.one_shot:
         raise DataTypeError(
             "expected data that can be walked through twice (to choose inducing inputs, then to "
             "absorb), got a one-shot iterator: give a DataLoader, a Dataset, a list of batches, or "
             "inducing as a tensor"
         )
+    if callable(wanted):
+        select: Selector = wanted
+        return select
+    count: Any = _at_most(DEFAULT_COUNT, batches) if wanted is None else wanted
+    return greedy(whole("number of inducing inputs", count))
+
+
+def checked_pairs(
+    batches: Batches,
+    network: FrozenNetwork,
+    likelihood: Likelihood,
+    *,
+    num_outputs: int | None,
+    shared: bool,
+) -> tuple[Checked, TangentKernel]:
+    """Data as a selector takes it, and the network's kernel."""
     x = network.prepare(next(iter(batches))[0])
-    kernel_outputs = network.bind(take(x, slice(0, 1)))
-    select = wanted
-    if not callable(select):
-        count: Any = _at_most(DEFAULT_COUNT, batches) if wanted is None else wanted
-        select = greedy(whole("number of inducing inputs", count))
-    kernel = TangentKernel(network, kernel_outputs, shared, x)
-    pairs = Checked(batches, network, likelihood, num_outputs or kernel_outputs)
-    chosen = select(pairs, kernel)
-    return tree_map(torch.clone, network.prepare(chosen, "inducing inputs")), kernel_outputs
+    kernel = TangentKernel(network, network.bind(take(x, slice(0, 1))), shared, x)
+    outputs = num_outputs or kernel.num_outputs
+    return Checked(batches, network.prepare, network.device, likelihood, outputs), kernel
 
 
 def _at_most(count: int, batches: Batches) -> int:
@@ -241,19 +301,37 @@ class _Reservoir:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.rows: Inputs = None
+        self._kept: Chosen | None = None
         self._keys = torch.empty(0)
-        self._seen = 0
 
-    def add(self, x: Inputs) -> None:
-        self._seen += length(x)
-        keys = torch.cat([self._keys, torch.rand(length(x))])
-        rows = x if self.rows is None else concat([self.rows, x])
+    @property
+    def kept(self) -> Chosen:
+        assert self._kept is not None
+        return self._kept
+
+    def add(self, rows: Chosen) -> None:
+        keys = torch.cat([self._keys, torch.rand(len(rows.indices))])
+        every = rows if self._kept is None else Chosen.join([self._kept, rows])
         order = keys.argsort()[: self.size]
-        self._keys, self.rows = keys[order], take(rows, order)
+        self._keys, self._kept = keys[order], every.take(order)
 
-    def require(self, count: int) -> None:
-        _require(count, self._seen)
+
+def _drawn(batches: Pairs, size: int, least: int) -> Chosen:
+    """A sample of some size, of at least so many rows."""
+    reservoir, seen = _Reservoir(size), 0
+    for rows, y in _numbered(batches):
+        reservoir.add(rows)
+        seen += len(y)
+    _require(least, seen)
+    return reservoir.kept
+
+
+def _numbered(batches: Pairs) -> Iterator[tuple[Chosen, Tensor]]:
+    """Batches whose rows know their place in the data."""
+    start = 0
+    for x, y in batches:
+        yield Chosen(x, torch.arange(start, start + length(x))), y
+        start += length(x)
 
 
 def _require(count: int, available: int) -> None:

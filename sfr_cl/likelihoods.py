@@ -1,6 +1,6 @@
 """Likelihoods: gradient and curvature of log p(y | f), and the predictive distribution.
 
-For a likelihood of one's own, subclass :class:`Likelihood`. Counts with a log rate, whole:
+For a custom one, subclass :class:`Likelihood`. Counts with a log rate, complete:
 
 >>> import torch
 >>> from sfr_cl.likelihoods import Likelihood
@@ -29,15 +29,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 
-from sfr_cl.errors import ArgumentError, DataError, DataTypeError
-from sfr_cl.options import positive
+from sfr_cl.data.arguments import positive
+from sfr_cl.errors import ArgumentError, DataError, DataTypeError, MismatchError
 
 LINKS = ("probit", "mc", "map")
 MC_SAMPLES, MC_CHUNKS = 1000, 20
@@ -46,9 +47,9 @@ MC_SAMPLES, MC_CHUNKS = 1000, 20
 class PriorReading(NamedTuple):
     """How sums made at f = 0 are read: a = statistic - offset, b = scale * weight."""
 
-    offset: float
-    scale: float
-    log_prob: float
+    offset: float = 0.0
+    scale: float = 1.0
+    log_prob: float = 0.0
 
 
 class Likelihood(ABC):
@@ -62,6 +63,9 @@ class Likelihood(ABC):
 
     has_logits: ClassVar[bool] = False
     """Whether f is a logit, so that a scale of f is worth tuning and links apply."""
+
+    noise_variance: float | None = None
+    """Of y given f, if the sums are made at unit noise and rescaled when they are read."""
 
     @abstractmethod
     def targets(self, y: Tensor, num_outputs: int) -> Tensor:
@@ -83,12 +87,27 @@ class Likelihood(ABC):
     def predictive(self, mean: Tensor, variance: Tensor, link: str) -> Distribution:
         """p(y | x) with f(x) ~ N(mean, variance)."""
 
+    @property
+    def learns_noise(self) -> bool:
+        """Whether the noise is that of greatest evidence."""
+        return False
+
+    def with_noise(self, variance: float) -> Likelihood:
+        """The same with another noise; itself, if it has none."""
+        del variance
+        return self
+
     def settings(self) -> dict[str, float | bool]:
         """Plain values a file stores beside the name, and merging compares."""
         return {}
 
+    def with_settings(self, settings: Mapping[str, Any]) -> Likelihood:
+        """The same with the settings of a file."""
+        del settings
+        return self
+
     def seen(self, y: Tensor, num_outputs: int) -> Tensor:
-        """1 where a target speaks of an output, 0 elsewhere."""
+        """1 where a target observes an output, 0 elsewhere."""
         return torch.ones(len(y), num_outputs, dtype=torch.float64, device=y.device)
 
     def prior_statistics(self, y: Tensor, num_outputs: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -99,7 +118,7 @@ class Likelihood(ABC):
     def prior_reading(self, num_seen: int) -> PriorReading:
         """What is only known when the sums are read: the number of outputs seen so far."""
         del num_seen
-        return PriorReading(0.0, 1.0, 0.0)
+        return PriorReading()
 
 
 class CategoricalLikelihood(Likelihood):
@@ -203,12 +222,29 @@ class GaussianLikelihood(Likelihood):
 
     name = "regression"
 
+    noise_variance: float
+
     def __init__(self, noise_variance: float, *, learn: bool = False) -> None:
         self.noise_variance = positive("noise_variance", noise_variance)
         self.learn = learn
 
+    @property
+    def learns_noise(self) -> bool:
+        return self.learn
+
+    def with_noise(self, variance: float) -> GaussianLikelihood:
+        return GaussianLikelihood(variance, learn=self.learn)
+
     def settings(self) -> dict[str, float | bool]:
         return {"noise_variance": self.noise_variance, "learn": self.learn}
+
+    def with_settings(self, settings: Mapping[str, Any]) -> GaussianLikelihood:
+        noise, learn = settings.get("noise_variance"), settings.get("learn")
+        if not isinstance(noise, Real) or not isinstance(learn, bool):
+            raise MismatchError(
+                f"expected a stored noise_variance and whether it is learned, got {settings!r:.60}"
+            )
+        return GaussianLikelihood(float(noise), learn=learn)
 
     def targets(self, y: Tensor, num_outputs: int) -> Tensor:
         if y.is_complex():
@@ -264,7 +300,7 @@ def make(likelihood: str | Likelihood, noise_variance: float | str) -> Likelihoo
     )
 
 
-def named(name: str) -> Likelihood:
+def by_name(name: str) -> Likelihood:
     """A likelihood by the name a file gives it; its noise is set from the file."""
     if name not in ("classification", "binary", "regression"):
         raise ArgumentError(

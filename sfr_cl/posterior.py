@@ -5,27 +5,34 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, MultivariateNormal, Normal
 
-from sfr_cl import files, likelihoods, prediction, snapshot, tuning
-from sfr_cl.absorption import Absorption
-from sfr_cl.duals import DualSums
+from sfr_cl import likelihoods
+from sfr_cl.core import tune
+from sfr_cl.core.absorb import Absorption
+from sfr_cl.core.basis import InducingInputs
+from sfr_cl.core.penalty import Penalty
+from sfr_cl.core.predict import Predictor, latents
+from sfr_cl.core.solve import Solved, Sweep
+from sfr_cl.core.spec import Spec
+from sfr_cl.core.state import State
+from sfr_cl.core.sums import DualSums
+from sfr_cl.core.transfer import Sites, inducing
+from sfr_cl.data.arguments import choice, fraction, positive, whole
+from sfr_cl.data.batches import Batches, Data
+from sfr_cl.data.inputs import Inputs, same, take
+from sfr_cl.deprecation import renamed
 from sfr_cl.errors import ArgumentError, DataError, MismatchError, NotFittedError
-from sfr_cl.evidence import SEEN
-from sfr_cl.inducing import Selector, choose
-from sfr_cl.inputs import Batches, Data, Inputs, length, same, take
-from sfr_cl.likelihoods import LINKS, CategoricalLikelihood, GaussianLikelihood, Likelihood
-from sfr_cl.network import FrozenNetwork
-from sfr_cl.options import Options, positive, whole
-from sfr_cl.penalty import Penalty
-from sfr_cl.removal import removed
-from sfr_cl.solution import Solution
-from sfr_cl.state import State
-from sfr_cl.value_sites import ValueSites
+from sfr_cl.inducing import Selector, as_selector, checked_pairs, choose
+from sfr_cl.io import files, snapshot
+from sfr_cl.kernel.network import FrozenNetwork, named
+from sfr_cl.likelihoods import LINKS, CategoricalLikelihood, Likelihood
 
 FIRST_BATCH = 256
 """Rows a selector sees at a time."""
@@ -38,7 +45,7 @@ class SFRPosterior:
     all data lives in sums over M inducing inputs. Adding data is conditioning: no training.
 
     The defaults are the ones that made ``fit(a).update(b)`` best on held-out data, for known and
-    for new classes alike. Leave them as follows:
+    for new classes alike. When to change them:
 
     * ``linearize_at="network"`` for the paper's posterior of the training data: its variance, the
       :meth:`penalty`, and a calibrated ``"probit"`` link. Do not absorb much classification data
@@ -67,8 +74,8 @@ class SFRPosterior:
         mean: ``"natural"``, ``"dual"`` or ``"network"``.
         linearize_at: ``"prior"`` (f = 0) or ``"network"`` (f at the network's output); by default
             ``"prior"`` for the natural mean and ``"network"`` for the others.
-        num_outputs: C, by default the network's. A shared kernel linearised at the prior speaks of
-            any number of outputs, and so of classes the network has no unit for.
+        num_outputs: C, by default the network's. A shared kernel linearised at the prior takes
+            any number of outputs, and so classes the network has no unit for.
         batch_size: rows worked on at a time; by default as many as modest memory allows.
         dtype: precision the network and its kernel are evaluated in; the sums are in float64.
             ``torch.float32`` is faster, and good to about three digits.
@@ -100,88 +107,103 @@ class SFRPosterior:
         batch_size: int | None = None,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        self._options = Options.checked(
+        self._spec = Spec.checked(
+            likelihood,
+            noise_variance=noise_variance,
             output_kernel=output_kernel,
             parameters=parameters,
             mean=mean,
             linearize_at=linearize_at,
             dtype=dtype,
+            prior_precision=prior_precision,
+            num_outputs=num_outputs,
+            batch_size=batch_size,
         )
-        self._likelihood = likelihoods.make(likelihood, noise_variance)
-        if prior_precision is not None:
-            prior_precision = positive("prior_precision", prior_precision)
-        self._given_precision = self._prior_precision = prior_precision
-        self._logit_scale = 1.0
+        named(network, self._spec.parameters)  # refuses what can't be used
         self._network = network
         self._inducing = inducing
-        self._num_outputs = None if num_outputs is None else whole("num_outputs", num_outputs)
-        self._batch_size = None if batch_size is None else whole("batch_size", batch_size)
-        self._fitted: State | None = None
-        self._solved: Solution | None = None
-        self._direction: dict[str, Tensor] | None = None
+        self._fitted: _Fitted | None = None
         self._penalty: Penalty | None = None
-        FrozenNetwork(network, self._options.parameters, dtype)  # refuses what can't be used
 
     # Conditioning -------------------------------------------------------------------------------
 
     @torch.inference_mode(False)
     def fit(self, data: Data) -> SFRPosterior:
-        """Freeze the network's weights, choose inducing inputs, absorb ``data``; start afresh.
+        """Freeze the network's weights, choose inducing inputs, absorb ``data``; start again.
 
         Args:
             data: a ``DataLoader``, a ``Dataset``, a pair ``(x, y)`` or an iterable of pairs: as a
                 rule the data the network was trained on. Nothing is trained.
         """
-        network = FrozenNetwork(self._network, self._options.parameters, self._options.dtype)
-        network.require_finite()
-        batches = Batches(data, self._batch_size or FIRST_BATCH)
-        z, kernel_outputs = choose(
-            self._inducing,
-            batches,
-            network,
-            self._likelihood,
-            num_outputs=self._num_outputs,
-            shared=self._options.shared,
-        )
-        state = self._without_data(network, kernel_outputs, z)
-        batches.size = state.batch_size
-        sums = state.absorb(batches)
-        trained_on = sums.gradient if self._options.mean == "network" else None
-        self._start_with(state.with_sums(sums, reference=trained_on))
-        return self
+        batches = Batches(data, self._spec.batch_size or FIRST_BATCH)
+        state = self._empty(batches)
+        batches.size = state.basis.batch_size
+        sums = state.sums_of(batches)
+        trained_on = sums.gradient if self._spec.mean == "network" else None
+        return self._adopt(state.with_sums(sums, reference=trained_on), logit_scale=1.0)
 
     @torch.inference_mode(False)
-    def fit_sites(self, sites: ValueSites) -> SFRPosterior:
-        """Freeze the network's weights, and take over what was known of f at other weights.
+    def init(self, data: Data | None = None) -> SFRPosterior:
+        """Freeze the network's weights over inducing inputs, and absorb nothing; start again.
+
+        Args:
+            data: what inducing inputs are chosen from, unless they were given themselves.
+        """
+        size = self._spec.batch_size or FIRST_BATCH
+        state = self._empty(None if data is None else Batches(data, size))
+        return self._adopt(state, logit_scale=1.0)
+
+    @torch.inference_mode(False)
+    def from_sites(self, sites: Sites) -> SFRPosterior:
+        """Freeze the network's weights, and adopt what was known of f at other weights.
 
         Args:
             sites: of a posterior (:attr:`sites`), or of several, joined. They bring their
                 inducing inputs, and are read as they are: what the weights have changed of f
                 meanwhile is not in them.
         """
-        network = FrozenNetwork(self._network, self._options.parameters, self._options.dtype)
-        network.require_finite()
-        z = network.prepare(sites.z, "inducing inputs")
-        state = self._without_data(network, network.bind(z), z)
+        state = self._empty(None, sites.z)
         if state.sums.weight.shape != sites.sums.weight.shape:
             raise MismatchError(
                 f"expected sites of {len(state.sums.weight)} kernels, got "
                 f"{len(sites.sums.weight)}: build both posteriors with one output_kernel"
             )
-        self._require_same("number of outputs", state.num_outputs == sites.num_outputs)
-        self._start_with(sites.to(network.device).at(state))
-        return self
+        _require_same("number of outputs", state.num_outputs == sites.num_outputs)
+        return self._adopt(sites.to(state.basis.network.device).at(state), logit_scale=1.0)
+
+    fit_sites = renamed(from_sites, "fit_sites")
+
+    @torch.inference_mode(False)
+    def select(self, data: Data) -> Tensor:
+        """Which rows of ``data`` would become inducing inputs, ``[M]``, by the selector given."""
+        batches = Batches(data, self._spec.batch_size or FIRST_BATCH)
+        selector = as_selector(self._inducing, batches)
+        if not hasattr(selector, "indices"):
+            raise ArgumentError(
+                f"expected a selector of rows of the data (random, class_balanced, greedy), got "
+                f"{selector!r:.60}"
+            )
+        spec = self._spec
+        pairs, kernel = checked_pairs(
+            batches,
+            self._frozen(),
+            spec.likelihood,
+            num_outputs=spec.num_outputs,
+            shared=spec.shared,
+        )
+        found: Tensor = selector.indices(pairs, kernel)
+        return found
 
     @torch.inference_mode(False)
     def update(self, data: Data) -> SFRPosterior:
         """Absorb more data by conditioning: exact, in any order, in batches of any size."""
-        state = self._state
-        self._take_over(state.with_sums(state.sums + self._sums(data)))
-        return self
+        return self._adopt(self.state.add(self._sums(data)))
 
     def absorption(self) -> Absorption:
         """A pass over data that is predicted before it is absorbed, batch by batch."""
-        return Absorption(self)
+        return Absorption(
+            self._predictor(by_weights=False), lambda sums: self._adopt(self.state.add(sums))
+        )
 
     @torch.inference_mode(False)
     def forget(self, data: Data, *, weight: float = 1.0) -> SFRPosterior:
@@ -195,37 +217,39 @@ class SFRPosterior:
             weight: what discounting has left of them: gamma after one ``discount(gamma)``.
         """
         sums = self._sums(data) * positive("weight", weight)
-        self._take_over(removed(self._state, sums))
-        return self
+        return self._adopt(self.state.remove(sums))
 
     def discount(self, gamma: float) -> SFRPosterior:
         """Give all data seen so far the weight ``gamma``, at most 1."""
-        if positive("gamma", gamma) > 1:
-            raise ArgumentError(f"expected gamma in (0, 1], got {gamma}")
-        state = self._state
-        self._take_over(state.with_sums(state.sums * gamma))
-        return self
+        gamma = fraction("gamma", gamma)
+        return self._adopt(self.state.with_sums(self.state.sums * gamma))
+
+    def with_prior_precision(self, prior_precision: float) -> SFRPosterior:
+        """The same data at another delta; this posterior stays as it is."""
+        delta = positive("prior_precision", prior_precision)
+        return copy.copy(self)._adopt(self.state.with_spec(prior_precision=delta))
 
     def __add__(self, other: SFRPosterior) -> SFRPosterior:
         """Merge two workers' posteriors over the same network and inducing inputs."""
         if not isinstance(other, SFRPosterior):
             return NotImplemented
-        mine, theirs = self._state, other._state
-        self._require_same("options", self._options == other._options)
-        self._require_same("likelihoods", self._likelihood.name == other._likelihood.name)
-        settings = self._likelihood.settings() == other._likelihood.settings()
-        self._require_same("noise variances", settings)
-        self._require_same("prior precisions", self._prior_precision == other._prior_precision)
-        self._require_same("logit scales", self._logit_scale == other._logit_scale)
-        self._require_same("networks", mine.network.agrees_with(theirs.network))
-        self._require_same("kernels", mine.kernel_outputs == theirs.kernel_outputs)
-        self._require_same("number of outputs", mine.num_outputs == theirs.num_outputs)
-        self._require_same("inducing inputs", same(mine.z, theirs.z))
-        merged = copy.copy(self)
-        sums = mine.sums + theirs.sums.to(mine.network.device)
-        reference = mine.reference + theirs.reference.to(mine.network.device)
-        merged._take_over(mine.with_sums(sums, reference))
-        return merged
+        mine, theirs = self.state, other.state
+        left, right = self._spec.likelihood, other.spec.likelihood
+        _require_same("options", self._spec.options() == other.spec.options())
+        _require_same("likelihoods", left.name == right.name)
+        _require_same("noise variances", left.settings() == right.settings())
+        _require_same(
+            "prior precisions", mine.spec.prior_precision == theirs.spec.prior_precision
+        )
+        _require_same("logit scales", self.logit_scale == other.logit_scale)
+        _require_same("networks", mine.basis.network.agrees_with(theirs.basis.network))
+        _require_same("kernels", mine.basis.kernel_outputs == theirs.basis.kernel_outputs)
+        _require_same("number of outputs", mine.num_outputs == theirs.num_outputs)
+        _require_same("inducing inputs", same(self.inducing_inputs, other.inducing_inputs))
+        device = mine.basis.network.device
+        sums = mine.sums + theirs.sums.to(device)
+        reference = mine.reference + theirs.reference.to(device)
+        return copy.copy(self)._adopt(mine.with_sums(sums, reference))
 
     def __radd__(self, other: object) -> SFRPosterior:
         """Let ``sum(posteriors)`` merge any number of workers."""
@@ -237,11 +261,10 @@ class SFRPosterior:
 
         What was absorbed before has no part in the new directions, and can't be forgotten any more.
         """
-        state = self._state
-        z = state.network.prepare(z)
-        state.network(z)  # refuses what the network can't take
-        self._take_over(state.add_inducing(z))
-        return self
+        basis = inducing(self.state)
+        z = basis.network.prepare(z)
+        basis.network(z)  # refuses what the network can't take
+        return self._adopt(self.state.extend(basis.extended(z)))
 
     @torch.inference_mode(False)
     def replace_inducing(self, z: Inputs) -> SFRPosterior:
@@ -249,50 +272,39 @@ class SFRPosterior:
 
         Dropping some, what remains is exact; in new places f is what the old ones say of it.
         """
-        state = self._state
-        self._take_over(state.replace_inducing(state.network.prepare(z, "inducing inputs")))
-        return self
+        basis = inducing(self.state)
+        z = basis.network.prepare(z, "inducing inputs")
+        return self._adopt(self.state.project(basis.over(z)))
 
     @torch.inference_mode(False)
     def grow_outputs(self, network: nn.Module | int) -> SFRPosterior:
-        """Take over a network whose head has grown, its other weights unchanged.
+        """Adopt a network whose head has grown, its other weights unchanged.
 
         A shared kernel remains that of the first outputs; all else is as if the new classes had
         been there from the start. Linearised at the prior, such a posterior needs no grown network,
         only the number of outputs.
         """
-        state = self._state
+        state, spec = self.state, self._spec
         if isinstance(network, int):
-            return self._grow_freely(whole("number of outputs", network))
-        grown = FrozenNetwork(network, state.network.names, self._options.dtype)
+            return self._adopt(state.with_outputs(whole("number of outputs", network)))
+        grown = FrozenNetwork(network, state.basis.network.names, spec.dtype)
         grown.require_finite()
-        grown.check_grown_from(state.network)
-        num_outputs = grown.bind(take(state.z, slice(0, 1)))
+        grown.check_grown_from(state.basis.network)
+        num_outputs = grown.bind(take(self.inducing_inputs, slice(0, 1)))
         if num_outputs <= state.num_outputs:
             raise MismatchError(
                 f"expected more than {state.num_outputs} outputs, got {num_outputs}: outputs can "
                 f"be added, not taken away"
             )
-        carry = isinstance(self._likelihood, CategoricalLikelihood) and self._options.at_prior
-        if self._options.shared and not carry:
+        carry = isinstance(spec.likelihood, CategoricalLikelihood) and spec.at_prior
+        if spec.shared and not carry:
             raise ArgumentError(
-                "expected outputs with kernels of their own, since no datum has spoken of the new "
+                "expected outputs with kernels of their own, since no datum has observed the new "
                 "ones, got 'shared': use output_kernel='per_output' (or classification at "
                 "linearize_at='prior')"
             )
-        self._take_over(state.add_outputs(grown, num_outputs, carry=carry))
+        self._adopt(state.grow(grown, num_outputs, carry=carry))
         self._network = network
-        return self
-
-    def _grow_freely(self, num_outputs: int) -> SFRPosterior:
-        state = self._state
-        self._require_free_outputs(state.kernel_outputs, num_outputs)
-        if num_outputs < state.num_outputs:
-            raise MismatchError(
-                f"expected at least {state.num_outputs} outputs, got {num_outputs}: outputs can be "
-                f"added, not taken away"
-            )
-        self._take_over(state.add_outputs(state.network, num_outputs, carry=True))
         return self
 
     # Prediction ---------------------------------------------------------------------------------
@@ -306,9 +318,8 @@ class SFRPosterior:
             ``MultivariateNormal`` over the B inputs for each of the C outputs: mean ``[C, B]``,
             covariance ``[C, B, B]``.
         """
-        if full_cov:
-            return prediction.joint(self._state, self._solution, x)
-        return prediction.marginal(self._state, self._solution, x)
+        predictor = self._predictor()
+        return predictor.joint(x) if full_cov else predictor.latent(x)
 
     @torch.inference_mode(False)
     def predict_f_at(self, x: Inputs, prior_precisions: Sequence[float]) -> list[Normal]:
@@ -317,7 +328,7 @@ class SFRPosterior:
         One pass over the inputs and one factorisation serve any number of them.
         """
         deltas = [positive("prior_precision", delta) for delta in prior_precisions]
-        return prediction.marginals(tuning.Sweep(self._state, deltas), x)
+        return latents(Sweep(self.state, deltas), x)
 
     @torch.inference_mode(False)
     def novelty(self, x: Inputs) -> Tensor:
@@ -328,7 +339,7 @@ class SFRPosterior:
         space that move f at an input were seen in the data. Directions that no inducing input has
         count as never seen.
         """
-        return prediction.novelty(self._state, self._solution, x)
+        return self._predictor().novelty(x)
 
     @torch.inference_mode(False)
     def predict(self, x: Inputs, *, link: str | None = None) -> Distribution:
@@ -341,32 +352,24 @@ class SFRPosterior:
                 ``"map"`` when linearised at the prior, whose logits are moderate already, and
                 ``"probit"`` at the network.
         """
-        if link is not None and link not in LINKS:
-            raise ArgumentError(f"expected link to be one of {', '.join(LINKS)}; got {link!r}")
-        link = link or self._default_link
-        likelihood, scale = self._solution.likelihood, self._logit_scale
-        if link == "map" and likelihood.has_logits:
-            if self._direction is None:
-                self._direction = self._solution.direction(self._state)
-            mean = scale * prediction.mean(self._state, self._solution, x, self._direction)
-            return likelihood.predictive(mean, torch.zeros_like(mean), link)
-        latent = self.predict_f(x)
-        return likelihood.predictive(scale * latent.mean, scale**2 * latent.variance, link)
+        if link is not None:
+            choice("link", link, LINKS)
+        return self._predictor(link).predictive(x)
 
     @torch.inference_mode(False)
     def nlpd(self, data: Data) -> float:
         """Mean negative log predictive density of data, summed over outputs."""
-        state = self._state
+        state, predictor = self.state, self._predictor()
         total, count = 0.0, 0
-        for x, y in state.checked(Batches(data, state.batch_size)):
-            total -= float(self.predict(x).log_prob(y).double().sum())
+        for x, y in state.checked(Batches(data, state.basis.batch_size)):
+            total -= float(predictor.predictive(x).log_prob(y).double().sum())
             count += len(y)
         return total / count
 
     def log_marginal_likelihood(self) -> float:
         """The log evidence of all data absorbed, under the Gaussian sites of its likelihood."""
         self._require_data()
-        return self._solution.log_evidence
+        return self.solved.log_evidence
 
     @torch.inference_mode(False)
     def tune_prior_precision(self, validation: Data | None = None) -> SFRPosterior:
@@ -374,106 +377,129 @@ class SFRPosterior:
 
         Every candidate costs products only: the sums are made once and rescaled. With validation
         data and a likelihood with logits, one scale of the logits is chosen along with it. What is
-        chosen stays, whatever is absorbed, until :meth:`fit` starts afresh.
+        chosen stays, whatever is absorbed, until :meth:`fit` starts again.
         """
         self._require_data()
-        state = self._state
+        state = self.state
         if validation is None:
-            tuned = tuning.by_evidence(state)
+            tuned = tune.by_evidence(state)
         else:
-            batches = state.checked(Batches(validation, state.batch_size))
-            tuned = tuning.by_validation(state, batches, self._default_link)
-        self._prior_precision, self._logit_scale = tuned
-        self._forget_solution()
-        return self
+            batches = state.checked(Batches(validation, state.basis.batch_size))
+            tuned = tune.by_validation(state, batches, self._spec.link)
+        state = state.with_spec(prior_precision=tuned.prior_precision)
+        return self._adopt(state, logit_scale=tuned.logit_scale)
 
     def penalty(self, network: nn.Module) -> Tensor:
         """The function-space regulariser, a scalar to add to the mean loss of the next task.
 
             1/(2M) sum_c d_c' P_c d_c,   d_c = f_c(Z; w) - f_c(Z; w*),   P_c = K^-1 B_u K^-1
 
-        P_c is the identity for outputs no datum has spoken of. It does not depend on the prior
+        P_c is the identity for outputs no datum has observed. It does not depend on the prior
         precision (unless a noise is learned with it). The published curvature is that of
         ``linearize_at="network"``.
         """
-        self._penalty = self.as_penalty().like(network)
-        return self._penalty(network)
+        cast = self._penalty
+        if cast is None or cast.like(network) is not cast:
+            cast = self._penalty = self.as_penalty().like(network)
+        return cast(network)
 
     def as_penalty(self) -> Penalty:
         """The regulariser by itself: what it needs of the posterior, and no more."""
-        if self._penalty is None:
-            self._require_data()
-            self._penalty = Penalty.of(self._state, self._solution.weight)
-        return self._penalty
+        self._require_data()
+        return self._fitted_or_refuse.penalty
 
     # State --------------------------------------------------------------------------------------
 
     @property
+    def spec(self) -> Spec:
+        """What the posterior was asked for."""
+        return self._spec
+
+    @property
+    def network(self) -> nn.Module:
+        """The network given; the posterior's own copy of it is frozen by :meth:`fit`."""
+        return self._network
+
+    @property
+    def inducing(self) -> Any:
+        """The inducing inputs, their number, or a selector, as given."""
+        return self._inducing
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether there are inducing inputs."""
+        return self._fitted is not None
+
+    @property
+    def state(self) -> State:
+        """All that is known, as an immutable record."""
+        return self._fitted_or_refuse.state
+
+    @property
+    def solved(self) -> Solved:
+        """The state's sums solved: once per read after any number of updates."""
+        return self._fitted_or_refuse.solved
+
+    @property
     def num_data(self) -> float:
         """Number of samples in the posterior, discounted ones by their weight."""
-        count = float(self._state.sums.count)
+        count = float(self.state.sums.count)
         return int(count) if count.is_integer() else count
 
     @property
     def inducing_inputs(self) -> Inputs:
         """Z."""
-        return self._state.z
+        return inducing(self.state).z
 
     @property
-    def sites(self) -> ValueSites:
+    def sites(self) -> Sites:
         """What the data says about f at the inducing inputs, whatever the weights."""
-        return ValueSites.of(self._state)
+        return Sites.of(self.state)
 
     @property
     def num_outputs(self) -> int:
         """C."""
-        return self._state.num_outputs
+        return self.state.num_outputs
 
     @property
     def prior_precision(self) -> float:
         """delta, learned if it is learned."""
-        return self._solution.precision.prior_precision
+        return self.solved.prior_precision
 
     @property
     def logit_scale(self) -> float:
         """What logits are multiplied with before the link; 1 unless tuned."""
-        return self._logit_scale
+        return 1.0 if self._fitted is None else self._fitted.logit_scale
 
     @property
     def noise_variance(self) -> float | None:
         """Of regression, learned if it is learned; ``None`` for other likelihoods."""
-        likelihood = self._solution.likelihood
-        return likelihood.noise_variance if isinstance(likelihood, GaussianLikelihood) else None
+        return self.solved.likelihood.noise_variance
 
     @property
     def likelihood(self) -> Likelihood:
         """The likelihood given."""
-        return self._likelihood
+        return self._spec.likelihood
 
     def state_dict(self) -> dict[str, Any]:
         """All of the posterior as ``{"tensors": {name: tensor}, "values": plain values}``."""
-        tensors, values = snapshot.take(self._state)
-        settings = {"prior_precision": self._prior_precision, "logit_scale": self._logit_scale}
-        return {"tensors": tensors, "values": {**values, **settings}}
+        tensors, values = snapshot.take(self.state)
+        return {"tensors": tensors, "values": {**values, "logit_scale": self.logit_scale}}
 
     def load_state_dict(self, state: dict[str, Any]) -> SFRPosterior:
-        """Take over what :meth:`state_dict` gave. The network lends its architecture only."""
+        """Adopt what :meth:`state_dict` gave. The network lends its architecture only."""
         tensors, values = (
             snapshot.part(state, "tensors", dict),
             snapshot.part(state, "values", dict),
         )
         likelihood = snapshot.part(values, "likelihood", str)
-        self._require_same("likelihoods", likelihood == self._likelihood.name)
-        self._require_same("options", snapshot.read_options(values) == self._options)
-        restored = snapshot.restore(tensors, values, self._network, self._likelihood)
-        delta = values.get("prior_precision", 0.0)
-        if delta is not None:
-            delta = positive("prior_precision", delta)
+        _require_same("likelihoods", likelihood == self._spec.likelihood.name)
+        stored = snapshot.read_spec(values, self._spec.likelihood)
+        _require_same("options", stored.options() == self._spec.options())
+        restored = snapshot.restore(tensors, values, self._network, self._spec.likelihood)
         scale = positive("logit_scale", snapshot.part(values, "logit_scale", float))
-        self._prior_precision, self._logit_scale = delta, scale
-        self._likelihood = restored.likelihood
-        self._take_over(restored)
-        return self
+        self._spec = replace(self._spec, likelihood=restored.likelihood)
+        return self._adopt(restored, logit_scale=scale)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the posterior to a safetensors file, atomically."""
@@ -493,130 +519,143 @@ class SFRPosterior:
         Args:
             path: a file written by :meth:`save`.
             network: a module of the same architecture; the weights come from the file.
-            likelihood: the object, if the posterior was made with one of one's own.
+            likelihood: the object, if the posterior was made with a custom one.
         """
-        return cls._restored(*files.read(path), network, likelihood)
+        return cls.from_state_dict(*files.read(path), network, likelihood=likelihood)
 
     @classmethod
-    def _restored(
+    def from_state_dict(
         cls,
         tensors: dict[str, Tensor],
         values: dict[str, Any],
         network: nn.Module,
-        likelihood: Likelihood | None,
+        *,
+        likelihood: Likelihood | None = None,
     ) -> SFRPosterior:
-        """The posterior of a :meth:`state_dict`, its options included."""
-        options = snapshot.read_options(values)
+        """The posterior of a :meth:`state_dict`, its options included; see :meth:`load`."""
+        likelihood = likelihood or likelihoods.by_name(snapshot.part(values, "likelihood", str))
         snapshot.check_architecture(tensors, network)
-        posterior = cls(
-            network,
-            likelihood or likelihoods.named(snapshot.part(values, "likelihood", str)),
-            output_kernel=options.output_kernel,
-            parameters=options.parameters,
-            mean=options.mean,
-            linearize_at=options.linearize_at,
-            dtype=options.dtype,
-        )
-        posterior.load_state_dict({"tensors": tensors, "values": values})
+        spec = snapshot.read_spec(values, likelihood)
+        posterior = cls.of(spec, network).load_state_dict({"tensors": tensors, "values": values})
         posterior._inducing = posterior.inducing_inputs
         return posterior
 
+    @classmethod
+    def of(
+        cls,
+        spec: Spec,
+        network: nn.Module,
+        state: State | None = None,
+        *,
+        inducing: Any = None,
+        logit_scale: float = 1.0,
+    ) -> SFRPosterior:
+        """A posterior from its parts.
+
+        Args:
+            spec: what it is asked for.
+            network: what :meth:`fit` would freeze.
+            state: what it knows; by default nothing yet.
+            inducing: as of the class.
+            logit_scale: what logits are multiplied with.
+        """
+        keywords = {field.name: getattr(spec, field.name) for field in fields(Spec)}
+        posterior = cls(network, keywords.pop("likelihood"), inducing=inducing, **keywords)
+        return posterior if state is None else posterior._adopt(state, logit_scale=logit_scale)
+
     def to(self, device: torch.device | str) -> SFRPosterior:
         """Move the posterior; the user's network stays where it is."""
-        state = self._state
+        state = self.state
         try:
             moved = state.to(torch.device(device))
         except (RuntimeError, AssertionError) as error:
             raise ArgumentError(
                 f"expected a device torch can use, got {device!r}: {error}"
             ) from error
-        self._take_over(moved)
-        return self
+        return self._adopt(moved)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copies: all but what is computed from the rest."""
-        caches = {"_solved": None, "_direction": None, "_penalty": None}
-        return {**self.__dict__, **caches}
+        """For pickles and copies: all but what is computed from the rest."""
+        return {**vars(self), "_penalty": None}
 
     def __repr__(self) -> str:
-        what = f"SFRPosterior({self._likelihood.name!r}"
+        what = f"SFRPosterior({self._spec.likelihood.name!r}"
         if self._fitted is None:
             return f"{what}, not fitted)"
         return (
-            f"{what}, prior_precision={self.prior_precision:g}, {length(self._fitted.z)} inducing "
+            f"{what}, prior_precision={self.prior_precision:g}, {self.state.basis.size} inducing "
             f"inputs, {self.num_outputs} outputs, {self.num_data} data)"
         )
 
     # Private ------------------------------------------------------------------------------------
 
     @property
-    def _state(self) -> State:
+    def _fitted_or_refuse(self) -> _Fitted:
         if self._fitted is None:
             raise NotFittedError(
                 "expected a fitted posterior, got one without data: call fit first"
             )
         return self._fitted
 
-    @property
-    def _solution(self) -> Solution:
-        """Factored lazily: once per read after any number of updates."""
-        if self._solved is None:
-            self._solved = Solution.of(self._state, self._prior_precision)
-        return self._solved
+    def _adopt(self, state: State, *, logit_scale: float | None = None) -> SFRPosterior:
+        scale = self.logit_scale if logit_scale is None else logit_scale
+        self._fitted, self._penalty = _Fitted(state, scale), None
+        return self
 
-    @property
-    def _default_link(self) -> str:
-        return "map" if self._options.at_prior else "probit"
+    def _predictor(self, link: str | None = None, *, by_weights: bool = True) -> Predictor:
+        fitted = self._fitted_or_refuse
+        return Predictor(fitted.solved, fitted.logit_scale, link or self._spec.link, by_weights)
 
-    def _without_data(self, network: FrozenNetwork, kernel_outputs: int, z: Inputs) -> State:
-        num_outputs = self._num_outputs or kernel_outputs
-        self._require_free_outputs(kernel_outputs, num_outputs)
-        return State.without_data(
-            network,
-            self._options,
-            self._likelihood,
-            num_outputs,
-            kernel_outputs,
-            z,
-            self._batch_size,
+    def _frozen(self) -> FrozenNetwork:
+        network = FrozenNetwork(self._network, self._spec.parameters, self._spec.dtype)
+        network.require_finite()
+        return network
+
+    def _empty(self, batches: Batches | None, wanted: Any = None) -> State:
+        spec = self._spec
+        z, kernel = choose(
+            self._inducing if wanted is None else wanted,
+            batches,
+            self._frozen(),
+            spec.likelihood,
+            num_outputs=spec.num_outputs,
+            shared=spec.shared,
         )
-
-    def _require_free_outputs(self, kernel_outputs: int, num_outputs: int) -> None:
-        """Refuse a number of outputs other than the network's where the network speaks of them."""
-        if num_outputs != kernel_outputs and not self._options.outputs_are_free:
-            raise ArgumentError(
-                f"expected num_outputs to be the network's, {kernel_outputs}, got {num_outputs}: "
-                f"only a shared kernel with linearize_at='prior' speaks of other outputs"
-            )
-
-    def _start_with(self, state: State) -> None:
-        self._prior_precision, self._logit_scale = self._given_precision, 1.0
-        self._take_over(state)
-
-    def _take_over(self, state: State) -> None:
-        self._fitted = state
-        self._forget_solution()
-
-    def _forget_solution(self) -> None:
-        self._solved, self._direction, self._penalty = None, None, None
-
-    def __copy__(self) -> SFRPosterior:
-        """A twin that goes its own way: what they share is never changed in place."""
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        return twin
+        spec.outputs(kernel.num_outputs)  # refuses a number that does not fit
+        return State.empty(spec, InducingInputs.of(kernel, z, spec.batch_size))
 
     def _sums(self, data: Data) -> DualSums:
-        return self._state.absorb(Batches(data, self._state.batch_size))
+        state = self.state
+        return state.sums_of(Batches(data, state.basis.batch_size))
 
     def _require_data(self) -> None:
-        if not float(self._state.sums.count) > SEEN:
+        if not self.state.has_data:
             raise DataError("expected a posterior with data, got one that has forgotten it all")
 
-    @staticmethod
-    def _require_same(what: str, agree: bool) -> None:
-        if not agree:
-            raise MismatchError(
-                f"expected posteriors with the same {what}, got different ones: build both from "
-                f"the same network, with inducing=the other's inducing_inputs"
-            )
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A state, with what is computed from it when it is first needed."""
+
+    state: State
+    logit_scale: float
+
+    @cached_property
+    def solved(self) -> Solved:
+        return Solved.of(self.state)
+
+    @cached_property
+    def penalty(self) -> Penalty:
+        return Penalty.of(self.solved)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles and copies: what is computed is computed again."""
+        return {"state": self.state, "logit_scale": self.logit_scale}
+
+
+def _require_same(what: str, agree: bool) -> None:
+    if not agree:
+        raise MismatchError(
+            f"expected posteriors with the same {what}, got different ones: build both from "
+            f"the same network, with inducing=the other's inducing_inputs"
+        )

@@ -17,7 +17,7 @@ Stack = tuple["Outer | Last | Direct", ...]
 
 @dataclass(frozen=True)
 class Direct:
-    """Gradients written out, ``[C, B, D]``: for layers with few parameters, and the fallback."""
+    """Materialised gradients, ``[C, B, D]``: for layers with few parameters, and the fallback."""
 
     rows: Tensor
 
@@ -41,8 +41,8 @@ class Outer:
     """Gradients sum_t g_ct a_t' of a weight matrix that acts at T positions, and of its bias.
 
     Their inner product is sum_tt' (a_t . a'_t' + 1) (g_ct . g'_ct'): the gram of the activations is
-    the same for all outputs, and neither gradient is ever formed. Written out instead, it costs the
-    product of the two sides' sizes but no pairs of positions; :meth:`pairs_pay` says which is less.
+    the same for all outputs, and neither gradient is ever formed. Materialised instead, it costs the
+    product of the two sides' sizes but no pairs of positions; :meth:`use_gram_trick` says which is less.
     """
 
     a: Tensor
@@ -58,14 +58,14 @@ class Outer:
         """Numbers held."""
         return self.a.numel() + self.g.numel()
 
-    def pairs_pay(self, num_others: int) -> bool:
-        """Whether pairs of positions cost less than gradients, against M other inputs."""
+    def use_gram_trick(self, num_others: int) -> bool:
+        """Whether grams of positions cost less than gradients, against M other inputs."""
         positions, outputs, q = self.g.shape[2], self.g.shape[0], self.g.shape[3]
         pairs = num_others * positions**2 * (self.width + outputs * q)
-        written_out = outputs * self.width * q * (positions + num_others)
-        return pairs <= written_out
+        materialised = outputs * self.width * q * (positions + num_others)
+        return pairs <= materialised
 
-    def written_out(self) -> list[Direct]:
+    def materialised(self) -> list[Direct]:
         """The gradients themselves, of weight and bias."""
         a = self.a
         if not a.is_floating_point():

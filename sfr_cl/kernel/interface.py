@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from sfr_cl.inputs import Inputs
+from sfr_cl.data.inputs import Inputs
 
 
 class KernelValues(NamedTuple):

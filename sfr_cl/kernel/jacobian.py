@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 
 from sfr_cl.errors import ArgumentError
-from sfr_cl.inputs import Inputs
-from sfr_cl.network import FrozenNetwork, plain_attention
+from sfr_cl.data.inputs import Inputs
+from sfr_cl.kernel.network import FrozenNetwork, plain_attention
 
 
 @torch.no_grad()

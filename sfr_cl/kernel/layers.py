@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from sfr_cl.errors import ArgumentError
-from sfr_cl.inputs import Inputs, concat, length, take, tree_map
+from sfr_cl.data.inputs import Inputs, concat, length, take, tree_map
 from sfr_cl.kernel.factors import Outer
 from sfr_cl.kernel.rules import RULES
-from sfr_cl.network import FrozenNetwork, plain_attention, run
+from sfr_cl.kernel.network import FrozenNetwork, plain_attention, run
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Call:
 
 
 @contextmanager
-def recorded(layers: Sequence[Layer], batch: int) -> Iterator[dict[nn.Module, Call]]:
+def hooks(layers: Sequence[Layer], batch: int) -> Iterator[dict[nn.Module, Call]]:
     """Record these layers' inputs and outputs, the outputs as places to differentiate at.
 
     A layer that runs otherwise than it was seen to run is an error, never a wrong number.
@@ -179,7 +179,7 @@ def _watched(network: FrozenNetwork, x: Inputs) -> list[Layer]:
             last = call.passed is outputs and call.passed._version == 0
             candidates.append((Layer(module, names, last and type(module) is nn.Linear), call))
     for row in (0, batch - 1):
-        candidates = _agreeing(candidates, outputs, row)
+        candidates = _verified(candidates, outputs, row)
     return [layer for layer, _ in candidates]
 
 
@@ -194,7 +194,7 @@ def _require_independent(network: FrozenNetwork, x: Inputs, outputs: Tensor) -> 
         )
 
 
-def _agreeing(
+def _verified(
     candidates: list[tuple[Layer, Call]], outputs: Tensor, row: int
 ) -> list[tuple[Layer, Call]]:
     """Those whose rule, fed with one row's output gradients, makes autograd's own gradient."""
@@ -211,14 +211,14 @@ def _agreeing(
             allow_unused=True,
         )
     found, expected = gradients[: len(places)], iter(gradients[len(places) :])
-    agreeing = []
+    verified = []
     for (layer, call), g in zip(candidates, found, strict=True):
         own = [next(expected) for _ in layer.names]
         if g is not None and all(part is not None for part in own):
             norm = sum(float(part.double().square().sum()) for part in own)
             if _makes(layer, call, g, row, norm):
-                agreeing.append((layer, call))
-    return agreeing
+                verified.append((layer, call))
+    return verified
 
 
 def _makes(layer: Layer, call: Call, g: Tensor, row: int, norm: float) -> bool:
@@ -232,7 +232,7 @@ def _makes(layer: Layer, call: Call, g: Tensor, row: int, norm: float) -> bool:
         parts = [
             part
             for factor in made
-            for part in (factor.written_out() if isinstance(factor, Outer) else [factor])
+            for part in (factor.materialised() if isinstance(factor, Outer) else [factor])
         ]
         found = sum(float(part.rows.sum(1).double().square().sum()) for part in parts)
     return abs(found - norm) <= 1e-3 * norm

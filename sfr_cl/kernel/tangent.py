@@ -14,18 +14,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sfr_cl import memory
-from sfr_cl.inputs import Inputs, length, take
+from sfr_cl.data import memory
+from sfr_cl.data.inputs import Inputs, length, take
 from sfr_cl.kernel.factors import Direct, Last, Outer, Stack, joined
 from sfr_cl.kernel.interface import KernelValues
 from sfr_cl.kernel.jacobian import jacobian
-from sfr_cl.kernel.layers import Layer, activations, covered_layers, recorded
+from sfr_cl.kernel.layers import Layer, activations, covered_layers, hooks
 from sfr_cl.kernel.rules import RULES
-from sfr_cl.network import FrozenNetwork, plain_attention, run
+from sfr_cl.kernel.network import FrozenNetwork, plain_attention, run
 
 CACHE_BYTES = 2**31
 """The gradients at the inducing inputs are kept between batches up to this size."""
@@ -58,29 +61,48 @@ class TangentKernel:
         self.num_outputs = num_outputs
         self.shared = shared
         self.num_kernels = 1 if shared else num_outputs
-        row = take(probe, slice(0, 1))
-        self._one_pass: bool | None = None
-        self._activations = activations(network, row)
-        try:
-            self._use(covered_layers(network, row) if layers is None else list(layers))
-            self._probe = self._stack(row)[1]
-        except RuntimeError:  # an operation that autograd, but not its graph, can be asked about
-            self._use([])
-            self._probe = self._stack(row)[1]
+        self._row = take(probe, slice(0, 1))
+        self._given = layers
+        self._found: _Plan | None = None
 
-    def _use(self, layers: list[Layer]) -> None:
+    @property
+    def _plan(self) -> _Plan:
+        """How gradients are made: found once, when the kernel is first used."""
+        if self._found is None:
+            try:
+                layers = self._given
+                if layers is None:
+                    layers = covered_layers(self.network, self._row)
+                self._found = self._planned(list(layers))
+            except RuntimeError:  # an operation that autograd, but not its graph, can be asked about
+                self._found = self._planned([])
+        return self._found
+
+    def _planned(self, layers: list[Layer]) -> _Plan:
         """Rules for these layers, Jacobians for the rest of the parameters."""
-        self.layers = layers
         covered = {id(p) for layer in layers for p in layer.parameters}
         rest = [name for name, p in self.network.parameters.items() if id(p) not in covered]
-        self.fallback = self.network.restricted(rest) if rest else None
+        plan = _Plan(layers, self.network.restricted(rest) if rest else None)
+        plan.shown = self._stack(plan, self._row)[1]
+        plan.activations = activations(self.network, self._row)
+        return plan
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers that rules are used for."""
+        return self._plan.layers
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles and copies: the plan is found again."""
+        return {**vars(self), "_found": None}
 
     def bytes_per_input(self, num_inducing: int) -> int:
+        plan = self._plan
         numbers = 2 * self._numbers(num_inducing) + 4 * self.num_kernels * num_inducing
-        gradients = 1 if all(layer.is_last for layer in self.layers) else self.num_outputs
-        numbers += (2 + (self.num_outputs if self.fallback else gradients)) * self._activations
-        for factor in self._probe:
-            if isinstance(factor, Outer) and factor.pairs_pay(num_inducing):
+        gradients = 1 if all(layer.is_last for layer in plan.layers) else self.num_outputs
+        numbers += (2 + (self.num_outputs if plan.fallback else gradients)) * plan.activations
+        for factor in plan.shown:
+            if isinstance(factor, Outer) and factor.use_gram_trick(num_inducing):
                 pairs = factor.g.shape[2] ** 2 - 1
                 numbers += 2 * self.num_kernels * num_inducing * pairs
         return numbers * self.network.dtype.itemsize
@@ -93,10 +115,14 @@ class TangentKernel:
         """Size of one input's gradients, ready to meet M others."""
         return sum(
             factor.g.shape[0] * factor.width * factor.g.shape[3]
-            if isinstance(factor, Outer) and not factor.pairs_pay(num_others)
+            if isinstance(factor, Outer) and not factor.use_gram_trick(num_others)
             else factor.size()
-            for factor in self._probe
+            for factor in self._plan.shown
         )
+
+    def at(self, network: FrozenNetwork, probe: Inputs) -> TangentKernel:
+        """The kernel of the same outputs of another network."""
+        return TangentKernel(network, self.num_outputs, self.shared, probe)
 
     def gram(self, x: Inputs) -> Tensor:
         count = length(x)
@@ -107,12 +133,12 @@ class TangentKernel:
             "lower inducing or the candidates of greedy, or predict fewer inputs at once",
             self.network.device,
         )
-        return self._symmetric(_Gradients(self, x, size, count))
+        return self.symmetric(_Gradients(self, x, size, count))
 
     def inducing(self, z: Inputs, batch_size: int) -> AtInducing:
         return AtInducing(self, z, batch_size)
 
-    def _symmetric(self, gradients: _Gradients) -> Tensor:
+    def symmetric(self, gradients: _Gradients) -> Tensor:
         """kappa(x, x) from blocks of rows: those below the diagonal, and their mirror images."""
         blocks: list[list[Tensor]] = []
         for row, left in enumerate(gradients):
@@ -127,11 +153,11 @@ class TangentKernel:
 
     def stack(self, x: Inputs, num_others: int) -> tuple[Tensor, Stack]:
         """f ``[B, C]``, and the gradients of its parameters, ready to meet M other inputs."""
-        outputs, made = self._stack(x)
+        outputs, made = self._stack(self._plan, x)
         stack: list[Outer | Last | Direct] = []
-        for factor, shown in zip(made, self._probe, strict=True):
-            pairs = not isinstance(shown, Outer) or shown.pairs_pay(num_others)
-            stack += [factor] if pairs or not isinstance(factor, Outer) else factor.written_out()
+        for factor, shown in zip(made, self._plan.shown, strict=True):
+            pairs = not isinstance(shown, Outer) or shown.use_gram_trick(num_others)
+            stack += [factor] if pairs or not isinstance(factor, Outer) else factor.materialised()
         return outputs, tuple(stack)
 
     @torch.no_grad()
@@ -162,15 +188,16 @@ class TangentKernel:
         if self.network.dtype == torch.float64:
             return self
         network = self.network.double()
-        return TangentKernel(network, self.num_outputs, self.shared, network.prepare(probe))
+        return self.at(network, network.prepare(probe))
 
-    def _stack(self, x: Inputs) -> tuple[Tensor, Stack]:
+    def _stack(self, plan: _Plan, x: Inputs) -> tuple[Tensor, Stack]:
         factors: list[Outer | Last | Direct] = []
-        inner = [layer for layer in self.layers if not layer.is_last]
+        inner = [layer for layer in plan.layers if not layer.is_last]
         with torch.inference_mode(False):
-            with plain_attention(), torch.enable_grad(), recorded(self.layers, length(x)) as calls:
+            with plain_attention(), torch.enable_grad(), hooks(plan.layers, length(x)) as calls:
                 outputs = run(self.network.module, x)
-            gradients = self._gradients(outputs, [calls[layer.module].output for layer in inner])
+            places = [calls[layer.module].output for layer in inner]
+            gradients = self._gradients(plan, outputs, places)
         with torch.no_grad():
             for layer, g in zip(inner, gradients, strict=True):
                 a = calls[layer.module].input
@@ -179,15 +206,15 @@ class TangentKernel:
                 factors.extend(made)
             factors.extend(
                 Last(_with_bias(layer, calls[layer.module].input), self.num_outputs)
-                for layer in self.layers
+                for layer in plan.layers
                 if layer.is_last
             )
-        if self.fallback is not None:
-            factors.append(Direct(jacobian(self.fallback, self.num_outputs, x)))
+        if plan.fallback is not None:
+            factors.append(Direct(jacobian(plan.fallback, self.num_outputs, x)))
         return outputs.detach(), tuple(factors)
 
     @torch.enable_grad()
-    def _gradients(self, outputs: Tensor, layers: list[Tensor]) -> list[Tensor]:
+    def _gradients(self, plan: _Plan, outputs: Tensor, layers: list[Tensor]) -> list[Tensor]:
         """Of every output with respect to every layer's, ``[C, B, ...]``.
 
         One backward pass for all outputs at once, or one for each where an operation can't.
@@ -196,10 +223,10 @@ class TangentKernel:
             return []
         eye = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
         directions = eye[: self.num_outputs, None].expand(-1, len(outputs), -1)
-        if self._one_pass is None:
-            self._one_pass = _batches(outputs, layers, directions)
+        if plan.one_pass is None:
+            plan.one_pass = _batches(outputs, layers, directions)
         found: Sequence[Tensor | None]
-        if self._one_pass:
+        if plan.one_pass:
             found = torch.autograd.grad(
                 outputs, layers, directions, is_grads_batched=True, allow_unused=True
             )
@@ -216,6 +243,22 @@ class TangentKernel:
             layer.new_zeros(self.num_outputs, *layer.shape) if g is None else g
             for g, layer in zip(found, layers, strict=True)
         ]
+
+
+@dataclass
+class _Plan:
+    """How a kernel makes gradients."""
+
+    layers: list[Layer]
+    """Layers that rules are used for."""
+    fallback: FrozenNetwork | None
+    """The network, differentiated by the other parameters."""
+    shown: Stack = ()
+    """The gradients at one input."""
+    activations: int = 0
+    """Numbers a forward pass of one input makes on the way."""
+    one_pass: bool | None = None
+    """Whether one backward pass can serve all outputs."""
 
 
 def _batches(outputs: Tensor, layers: list[Tensor], directions: Tensor) -> bool:
@@ -240,16 +283,28 @@ class AtInducing:
     """kappa with one side fixed at Z, whose gradients are made once, unless they are too large."""
 
     def __init__(self, kernel: TangentKernel, z: Inputs, batch_size: int) -> None:
-        self._kernel, self._size = kernel, length(z)
-        exact = kernel.double(z)
-        gradients = _Gradients(exact, exact.network.prepare(z), batch_size, self._size)
-        self.gram = exact._symmetric(gradients)
-        if exact is not kernel:
-            gradients = _Gradients(kernel, z, batch_size, self._size)
-        self._gradients = gradients
+        self._kernel, self._z, self._batch_size = kernel, z, batch_size
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """kappa(Z, Z), ``[K, M, M]``, in float64."""
+        exact = self._kernel.double(self._z)
+        if exact is self._kernel:
+            return exact.symmetric(self._gradients)
+        z = exact.network.prepare(self._z)
+        return exact.symmetric(_Gradients(exact, z, self._batch_size, length(z)))
+
+    @cached_property
+    def _gradients(self) -> _Gradients:
+        return _Gradients(self._kernel, self._z, self._batch_size, length(self._z))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles and copies: what is made from the rest is made again."""
+        names = ("_kernel", "_z", "_batch_size")
+        return {name: value for name, value in vars(self).items() if name in names}
 
     def __call__(self, x: Inputs, *, diagonal: bool = False) -> KernelValues:
-        outputs, stack = self._kernel.stack(x, self._size)
+        outputs, stack = self._kernel.stack(x, length(self._z))
         parts = [self._kernel.inner(stack, part) for part in self._gradients]
         cross = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
         return KernelValues(outputs, cross, self._kernel.norms(stack) if diagonal else None)

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import is_lazy
 
 from sfr_cl.errors import ArgumentError, DataError, MismatchError
-from sfr_cl.inputs import Inputs, leaves, length, prepare, tree_map
+from sfr_cl.data.inputs import Inputs, leaves, length, prepare, tree_map
 
 Parameters = str | Sequence[str]
 
@@ -34,12 +34,8 @@ class FrozenNetwork:
     """
 
     def __init__(self, network: nn.Module, parameters: Parameters, dtype: torch.dtype) -> None:
-        if not isinstance(network, nn.Module):
-            raise ArgumentError(f"expected a torch.nn.Module, got {type(network).__name__}")
-        if any(is_lazy(tensor) for tensor in [*network.parameters(), *network.buffers()]):
-            raise ArgumentError(
-                "expected initialised weights, got lazy ones: run the network on a batch first"
-            )
+        self._requested = parameters
+        self._names = named(network, parameters)
         try:
             with torch.inference_mode(False):
                 self.module = copy.deepcopy(network).to(dtype).eval().requires_grad_(False)
@@ -49,29 +45,7 @@ class FrozenNetwork:
                 f"a history that the module keeps"
             ) from error
         self.dtype = dtype
-        tensors = list(self.module.parameters())
-        if not tensors:
-            raise ArgumentError("expected a network with parameters, got one without any")
-        self.device = tensors[0].device
-        self._requested = parameters
-        self._names = None if parameters == "last_layer" else self._named(parameters)
-
-    def _named(self, parameters: Parameters) -> list[str]:
-        known = [name for name, _ in self.module.named_parameters()]
-        if parameters == "all":
-            return known
-        if isinstance(parameters, str) or not isinstance(parameters, Sequence):
-            raise ArgumentError(
-                f"expected parameters to be 'all', 'last_layer' or a list of names, "
-                f"got {parameters!r}"
-            )
-        unknown = [name for name in parameters if name not in known]
-        if unknown or not parameters:
-            raise ArgumentError(
-                f"expected names of the network's parameters ({', '.join(known)}), got "
-                f"{unknown or 'none'}"
-            )
-        return [name for name in known if name in set(parameters)]
+        self.device = next(self.module.parameters()).device
 
     def require_finite(self) -> None:
         """Refuse weights that no kernel can be built at."""
@@ -79,7 +53,7 @@ class FrozenNetwork:
         if bad:
             raise DataError(
                 f"expected finite weights, got NaN or infinity in {bad[0]!r}: train the network "
-                f"anew"
+                f"again"
             )
 
     def bind(self, x: Inputs) -> int:
@@ -213,6 +187,36 @@ class FrozenNetwork:
                     f"expected the weights the posterior was fitted at, got other values in "
                     f"{name!r}: call fit again for a retrained network"
                 )
+
+
+def named(network: nn.Module, parameters: Parameters) -> list[str] | None:
+    """Names of the differentiated parameters; ``None`` for ``"last_layer"``, which a run tells.
+
+    Networks and names that can't be used are refused.
+    """
+    if not isinstance(network, nn.Module):
+        raise ArgumentError(f"expected a torch.nn.Module, got {type(network).__name__}")
+    if any(is_lazy(tensor) for tensor in [*network.parameters(), *network.buffers()]):
+        raise ArgumentError(
+            "expected initialised weights, got lazy ones: run the network on a batch first"
+        )
+    known = [name for name, _ in network.named_parameters()]
+    if not known:
+        raise ArgumentError("expected a network with parameters, got one without any")
+    if parameters in ("all", "last_layer"):
+        return known if parameters == "all" else None
+    if isinstance(parameters, str) or not isinstance(parameters, Sequence):
+        raise ArgumentError(
+            f"expected parameters to be 'all', 'last_layer' or a list of names, "
+            f"got {parameters!r}"
+        )
+    unknown = [name for name in parameters if name not in known]
+    if unknown or not parameters:
+        raise ArgumentError(
+            f"expected names of the network's parameters ({', '.join(known)}), got "
+            f"{unknown or 'none'}"
+        )
+    return [name for name in known if name in set(parameters)]
 
 
 def as_matrix(outputs: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The dual parameters: all data seen so far, as sums over the inducing inputs.
 
-With phi_i = L^-1 kappa(Z, x_i) (see :mod:`sfr_cl.linalg`), and a_i, b_i the gradient and curvature
+With phi_i = L^-1 kappa(Z, x_i) (see :mod:`sfr_cl.core.linalg`), and a_i, b_i the gradient and curvature
 of log p(y_i | f) at the datum's linearisation point f^_i (paper, eq. 11, whitened):
 
     alpha = sum_i phi_i a_i      eta = sum_i phi_i (a_i + b_i f~_i)      W = sum_i b_i phi_i phi_i'
@@ -11,20 +11,24 @@ subtracting, merging adding, discounting scaling. Neither delta nor a Gaussian n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
+from sfr_cl.core.linalg import sites, transposed_product, transposed_solve
 from sfr_cl.errors import DataError
 from sfr_cl.likelihoods import Likelihood
-from sfr_cl.linalg import sites, transposed_product, transposed_solve
+
+
+SEEN = 1e-9
+"""A class counts as seen above this weight: discounting and forgetting leave rounding behind."""
 
 
 @dataclass(frozen=True)
-class Sites:
-    """Gradient, curvature and linearisation point of a batch."""
+class Terms:
+    """Gradient, curvature and linearisation point of a batch: what it adds to the sums."""
 
     gradient: Tensor
     """a, ``[B, C]``."""
@@ -35,25 +39,25 @@ class Sites:
     constant: Tensor
     """log p - a f~ - b f~^2 / 2, ``[B]``: the datum's part of the evidence."""
     seen: Tensor
-    """Which outputs each target speaks of, ``[B, C]``."""
+    """Which outputs each target observes, ``[B, C]``."""
 
     @staticmethod
-    def at_prior(likelihood: Likelihood, y: Tensor, num_outputs: int) -> Sites:
-        """Sites at f^ = 0, to be read with :meth:`Likelihood.prior_reading`."""
+    def at_prior(likelihood: Likelihood, y: Tensor, num_outputs: int) -> Terms:
+        """Terms at f^ = 0, to be read with :meth:`Likelihood.prior_reading`."""
         gradient, curvature, log_prob = likelihood.prior_statistics(y, num_outputs)
         seen = likelihood.seen(y, num_outputs)
-        return Sites(gradient, curvature, torch.zeros_like(gradient), log_prob, seen)
+        return Terms(gradient, curvature, torch.zeros_like(gradient), log_prob, seen)
 
     @staticmethod
     def at_outputs(
         likelihood: Likelihood, f: Tensor, point: Tensor, y: Tensor, *, shared: bool
-    ) -> Sites:
-        """Sites at the network's outputs f^, with f~ = ``point``; a shared kernel shares b."""
+    ) -> Terms:
+        """Terms at the network's outputs f^, with f~ = ``point``; a shared kernel shares b."""
         a, b = likelihood.gradient(f, y), likelihood.curvature(f, y)
         if shared:
             b = b.mean(1, keepdim=True).expand_as(b)
         constant = likelihood.log_prob(f, y) - (a * point + b * point.square() / 2).sum(1)
-        return Sites(a, b, point, constant, likelihood.seen(y, f.shape[1]))
+        return Terms(a, b, point, constant, likelihood.seen(y, f.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -71,30 +75,35 @@ class DualSums:
     constant: Tensor
     """sum of the data's parts of the evidence."""
     seen: Tensor
-    """Targets that speak of each output, ``[C]``."""
+    """Targets that observe each output, ``[C]``."""
     count: Tensor
     """Number of data."""
 
     @staticmethod
-    def zeros(num_outputs: int, factor: Tensor) -> DualSums:
-        """No data, for whitening factors L ``[K, M, M]``."""
-        vectors = factor.new_zeros(num_outputs, factor.shape[-1])
-        scalar = torch.zeros((), dtype=torch.float64, device=factor.device)
+    def zeros(
+        num_outputs: int, num_kernels: int, size: int, device: torch.device | None = None
+    ) -> DualSums:
+        """No data, over ``size`` features."""
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        vectors = zeros(num_outputs, size)
         return DualSums(
             gradient=vectors,
             point=vectors,
-            mass=torch.zeros_like(factor[:, 0]),
-            weight=torch.zeros_like(factor),
-            constant=scalar,
-            seen=torch.zeros(num_outputs, dtype=torch.float64, device=factor.device),
-            count=scalar,
+            mass=zeros(num_kernels, size),
+            weight=zeros(num_kernels, size, size),
+            constant=zeros(),
+            seen=zeros(num_outputs),
+            count=zeros(),
         )
 
     @staticmethod
-    def of(features: Tensor, sites: Sites, sample_weights: Tensor | None = None) -> DualSums:
+    def of(features: Tensor, terms: Terms, sample_weights: Tensor | None = None) -> DualSums:
         """The terms of one batch with features ``[K, B, M]``; each once, or with its weight."""
-        a, b, point = (t.double() for t in (sites.gradient, sites.curvature, sites.point))
-        constant, seen = sites.constant.double(), sites.seen
+        a, b, point = (t.double() for t in (terms.gradient, terms.curvature, terms.point))
+        constant, seen = terms.constant.double(), terms.seen
         if sample_weights is not None:
             a, b = sample_weights[:, None] * a, sample_weights[:, None] * b
             constant, seen = sample_weights * constant, sample_weights[:, None] * seen
@@ -134,54 +143,50 @@ class DualSums:
                 "the network's outputs are too large"
             )
 
+    def named(self) -> dict[str, Tensor]:
+        """The sums by name, in the order of the fields."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def tensors(self) -> list[Tensor]:
         """The sums in the order of the fields."""
-        return [getattr(self, field.name) for field in fields(self)]
+        return list(self.named().values())
 
     def to(self, device: torch.device) -> DualSums:
         """The sums on another device."""
         return DualSums(*(value.to(device) for value in self.tensors()))
 
     def on_values(self, factor: Tensor) -> DualSums:
-        """The sums as sites on u = f(Z): vectors h = L^-T v, matrices P = L^-T W L^-1.
+        """The sums as site parameters on u = f(Z): vectors h = L^-T v, matrices P = L^-T W L^-1.
 
         What data says about u does not depend on the weights; phi does, through L.
         """
-        return replace(
-            self,
-            gradient=transposed_solve(factor, self.gradient),
-            point=transposed_solve(factor, self.point),
-            mass=transposed_solve(factor, self.mass),
-            weight=sites(factor, self.weight),
-        )
+        return self._mapped(lambda v: transposed_solve(factor, v), sites(factor, self.weight))
 
     def whitened(self, factor: Tensor) -> DualSums:
         """The inverse of :meth:`on_values`, with the whitening factors of any weights."""
-        return replace(
-            self,
-            gradient=transposed_product(factor, self.gradient),
-            point=transposed_product(factor, self.point),
-            mass=transposed_product(factor, self.mass),
-            weight=factor.mT @ self.weight @ factor,
-        )
+        return self.projected(factor.mT)
 
-    def seen_through(self, features: Tensor) -> DualSums:
-        """The sums over other inducing inputs Z', whose rows of A are A phi = L'^-1 kappa(Z', .).
+    def projected(self, onto: Tensor) -> DualSums:
+        """The sums over other features phi' = A phi.
 
         Args:
-            features: A, ``[K, M', M]``.
+            onto: A, ``[K, M', M]``.
         """
+        weight = onto @ self.weight @ onto.mT
+        return self._mapped(lambda v: transposed_product(onto.mT, v), weight)
+
+    def _mapped(self, vectors: Callable[[Tensor], Tensor], weight: Tensor) -> DualSums:
         return replace(
             self,
-            gradient=transposed_product(features.mT, self.gradient),
-            point=transposed_product(features.mT, self.point),
-            mass=transposed_product(features.mT, self.mass),
-            weight=features @ self.weight @ features.mT,
+            gradient=vectors(self.gradient),
+            point=vectors(self.point),
+            mass=vectors(self.mass),
+            weight=weight,
         )
 
     @staticmethod
-    def side_by_side(parts: Sequence[DualSums]) -> DualSums:
-        """Sites on the values at several sets of inducing inputs, as sites on all of them."""
+    def join(parts: Sequence[DualSums]) -> DualSums:
+        """Site parameters at several sets of inducing inputs, as those at all of them."""
 
         def joined(name: str) -> Tensor:
             return torch.cat([getattr(part, name) for part in parts], dim=-1)
@@ -199,8 +204,8 @@ class DualSums:
             count=torch.stack([part.count for part in parts]).sum(),
         )
 
-    def pad_inducing(self, extra: int) -> DualSums:
-        """Room for more inducing inputs. In whitened coordinates old data has no part in them."""
+    def pad_features(self, extra: int) -> DualSums:
+        """With more features, in which old data has no part."""
 
         def pad(value: Tensor, dims: int) -> Tensor:
             return torch.nn.functional.pad(value, (0, extra) * dims)
@@ -216,16 +221,16 @@ class DualSums:
         )
 
     def pad_outputs(self, factor: Tensor, extra: int, *, carry: bool) -> DualSums:
-        """Room for ``extra`` outputs that no target has spoken of.
+        """With ``extra`` outputs that no target has observed.
 
         With one kernel per output, the kernels of the new outputs never met the old data. Where
-        that data is evidence against them all the same (``carry``), its sites on u = f(Z),
+        that data is evidence against them all the same (``carry``), its site parameters at Z,
         averaged over the old outputs, stand in: P = L^-T W L^-1 becomes L' P L.
 
         Args:
             factor: whitening factors of all outputs, old and new, ``[K, M, M]``.
             extra: number of new outputs.
-            carry: whether old data speaks of the new outputs.
+            carry: whether old data is evidence against the new outputs.
         """
         mass, weight = self.mass, self.weight
         if len(factor) > len(mass):

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sfr_cl.core.linalg import sites
+from sfr_cl.core.solve import Solved
+from sfr_cl.core.sums import SEEN
+from sfr_cl.core.transfer import inducing
+from sfr_cl.data.inputs import Inputs, leaves, length, prepare
 from sfr_cl.errors import ArgumentError, MismatchError
-from sfr_cl.evidence import SEEN
-from sfr_cl.inputs import Inputs, leaves, length, prepare
-from sfr_cl.linalg import sites
-from sfr_cl.network import eval_mode, run
-from sfr_cl.state import State
+from sfr_cl.kernel.network import eval_mode, run
 
 
 @dataclass(frozen=True)
@@ -23,27 +24,28 @@ class Penalty:
     z: Inputs
     targets: Tensor
     """f(Z; w*), ``[M, C]``."""
-    held: Tensor
-    """Indices of the outputs that data has spoken of, ``[H]``; the others are pinned."""
+    observed: Tensor
+    """Indices of the outputs that data has observed, ``[H]``."""
     precision: Tensor
-    """P of the outputs held, ``[H, M, M]``, or one for all, ``[1, M, M]``."""
+    """P of the observed outputs, ``[H, M, M]``, or one for all, ``[1, M, M]``."""
     pin: float = 1.0
     """P of the other outputs, times the identity."""
 
     @staticmethod
-    def of(state: State, weight: Tensor) -> Penalty:
-        """The penalty of a state whose sums read as W = ``weight``."""
-        held = (state.sums.seen > SEEN).nonzero()[:, 0]
-        precision = sites(state.factor, weight)
+    def of(solved: Solved) -> Penalty:
+        """The penalty of a solved posterior."""
+        basis = inducing(solved.state)
+        observed = (solved.state.sums.seen > SEEN).nonzero()[:, 0]
+        precision = sites(basis.factor, solved.weight)
         if len(precision) > 1:
-            precision = precision[held]
-        return Penalty(state.z, state.network(state.z), held, precision)
+            precision = precision[observed]
+        return Penalty(basis.z, basis.network(basis.z), observed, precision)
 
     @property
-    def pinned(self) -> Tensor:
-        """Indices of the outputs that no data has spoken of."""
-        free = torch.ones(self.targets.shape[1], dtype=torch.bool, device=self.held.device)
-        free[self.held] = False
+    def unobserved(self) -> Tensor:
+        """Indices of the outputs that no data has observed: the identity holds them."""
+        free = torch.ones(self.targets.shape[1], dtype=torch.bool, device=self.observed.device)
+        free[self.observed] = False
         return free.nonzero()[:, 0]
 
     def like(self, network: nn.Module) -> Penalty:
@@ -61,7 +63,7 @@ class Penalty:
             self,
             z=prepare(self.z, device, dtype),
             targets=self.targets.to(device, dtype),
-            held=self.held.to(device),
+            observed=self.observed.to(device),
             precision=self.precision.to(device, dtype),
         )
 
@@ -79,10 +81,10 @@ class Penalty:
                 f"expected a network with at least {known} outputs, got {outputs.shape[1]}"
             )
         change = outputs[:, :known] - self.targets
-        held = change[:, self.held].mT
-        total, _ = _QuadraticForm.apply(held, self.precision)  # type: ignore[no-untyped-call]
-        if len(self.held) < known:
-            total = total + self.pin * change[:, self.pinned].square().sum()
+        observed = change[:, self.observed].mT
+        total, _ = _QuadraticForm.apply(observed, self.precision)  # type: ignore[no-untyped-call]
+        if len(self.observed) < known:
+            total = total + self.pin * change[:, self.unobserved].square().sum()
         penalty: Tensor = total / (2 * length(self.z))
         return penalty
 

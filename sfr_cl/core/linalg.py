@@ -9,13 +9,18 @@ whatever precision the kernel is evaluated in.
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sfr_cl.errors import FactorizationError, SFRWarning
+
+if TYPE_CHECKING:
+    from sfr_cl.core.basis import Features
 
 JITTER = {torch.float64: 1e-12, torch.float32: 1e-6}
 """What rounding of a kernel in some precision calls for, relative to the mean diagonal."""
@@ -78,10 +83,10 @@ def extend_cholesky(factor: Tensor, gram: Tensor, what: str, jitter: float) -> T
 
 
 def sites(factor: Tensor, weight: Tensor) -> Tensor:
-    """L^-T W L^-1, ``[K, M, M]``: the data's sites on u = f(Z), whatever the prior precision."""
+    """L^-T W L^-1, ``[K, M, M]``: the precision of the data's site parameters on u = f(Z)."""
     half = torch.linalg.solve_triangular(factor.mT, weight, upper=True)
-    whole = torch.linalg.solve_triangular(factor.mT, half.mT, upper=True)
-    return (whole + whole.mT) / 2
+    found = torch.linalg.solve_triangular(factor.mT, half.mT, upper=True)
+    return (found + found.mT) / 2
 
 
 def transposed_solve(factor: Tensor, vectors: Tensor) -> Tensor:
@@ -111,7 +116,12 @@ def whiten(factor: Tensor, rows: Tensor) -> Tensor:
 
 
 class Precision:
-    """delta I + W, ``[K, M, M]``, factored."""
+    """delta I + W + V'V, ``[K, M, M]``: factored but for the low-rank part.
+
+    With R R' = delta I + W, rows V of low rank turn the precision into R (I + U'U) R' with
+    U = V R^-T, whose inverse is that of R R' less R^-T U' (I + U U')^-1 U R^-1: while there are
+    few rows, that is cheaper than another R.
+    """
 
     def __init__(self, weight: Tensor, prior_precision: float) -> None:
         eye = torch.eye(weight.shape[-1], dtype=weight.dtype, device=weight.device)
@@ -119,15 +129,29 @@ class Precision:
         self.factor = cholesky(
             weight + prior_precision * eye, "the posterior precision", 1e-12, first=0.0
         )
+        self._rows = self.factor[:, :0]
+        """U, ``[K, r, M]``."""
+        self._inner = self.factor[:, :0, :0]
+        """The factor of I + U U', ``[K, r, r]``."""
 
-    def solve(self, vectors: Tensor) -> Tensor:
-        """(delta I + W)^-1 v for ``[C, M]``; one matrix serves all C if K = 1."""
-        if len(self.factor) == 1:
-            return torch.cholesky_solve(vectors.mT, self.factor[0]).mT
-        return torch.cholesky_solve(vectors[..., None], self.factor)[..., 0]
+    def with_rows(self, rows: Tensor) -> Precision:
+        """With more rows, whitened: U ``[K, B, M]``."""
+        every = torch.cat([self._rows, rows], dim=1)
+        gram = every @ rows.mT
+        at = self._rows.shape[1]
+        below = whiten(self._inner, gram[:, :at].mT)
+        eye = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
+        corner = cholesky(
+            gram[:, at:] + eye - below @ below.mT, "the precision of new rows", 1e-12, first=0.0
+        )
+        top = torch.nn.functional.pad(self._inner, (0, rows.shape[1]))
+        updated = copy.copy(self)
+        updated._rows = every
+        updated._inner = torch.cat([top, torch.cat([below, corner], dim=2)], dim=1)
+        return updated
 
     def whiten(self, features: Tensor) -> Tensor:
-        """R^-1 phi for rows of ``[K, B, M]``, with R R' = delta I + W."""
+        """R^-1 phi for rows of ``[K, B, M]``."""
         return whiten(self.factor, features)
 
     def whiten_vectors(self, vectors: Tensor) -> Tensor:
@@ -136,44 +160,36 @@ class Precision:
             return whiten(self.factor, vectors[None])[0]
         return whiten(self.factor, vectors[:, None])[:, 0]
 
+    def solve_whitened(self, white: Tensor) -> Tensor:
+        """(delta I + W + V'V)^-1 v for ``[C, M]``, of R^-1 v."""
+        if self._rows.shape[1]:
+            columns = white[None] if len(self.factor) == 1 else white[:, None]
+            explained = whiten(self._inner, columns @ self._rows.mT)
+            back = torch.linalg.solve_triangular(
+                self._inner, explained, upper=False, left=False
+            )
+            white = white - (back @ self._rows).reshape(white.shape)
+        return transposed_solve(self.factor, white)
+
+    def quadratic(self, features: Features) -> Tensor:
+        """phi' (delta I + W + V'V)^-1 phi, ``[K, B]``."""
+        white = self.whiten(features.phi)
+        found = white.square().sum(2)
+        if self._rows.shape[1]:
+            explained = whiten(self._inner, white @ self._rows.mT)
+            found = (found - explained.square().sum(2)).clamp_min(0)
+        return found
+
+    def covariance(self, phi: Tensor) -> Tensor:
+        """phi' (delta I + W)^-1 phi', ``[K, B, B]``; without rows of low rank."""
+        white = self.whiten(phi)
+        return white @ white.mT
+
     def log_determinant(self) -> Tensor:
         """log |I + W / delta|, ``[K]``."""
         size = self.factor.shape[-1]
         logs = self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return 2 * logs - size * math.log(self.prior_precision)
-
-
-class FewRows:
-    """I + V V' of rows V ``[K, r, M]``, factored.
-
-    In the coordinates of R, r more rows turn the precision into I + V'V, and its inverse into
-    I - V' (I + V V')^-1 V: while r is small, that is cheaper than another R.
-    """
-
-    def __init__(self, rows: Tensor, factor: Tensor) -> None:
-        self.rows, self._factor = rows, factor
-
-    @staticmethod
-    def none(like: Tensor) -> FewRows:
-        """No rows, for the coordinates of R ``[K, M, M]``."""
-        return FewRows(like[:, :0], like[:, :0, :0])
-
-    def with_rows(self, rows: Tensor) -> FewRows:
-        """With more rows ``[K, B, M]``."""
-        all_rows = torch.cat([self.rows, rows], dim=1)
-        gram = all_rows @ rows.mT
-        at = self.rows.shape[1]
-        below = whiten(self._factor, gram[:, :at].mT)
-        eye = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
-        corner = cholesky(
-            gram[:, at:] + eye - below @ below.mT, "the precision of new rows", 1e-12, first=0.0
-        )
-        top = torch.nn.functional.pad(self._factor, (0, rows.shape[1]))
-        return FewRows(all_rows, torch.cat([top, torch.cat([below, corner], dim=2)], dim=1))
-
-    def explained(self, vectors: Tensor) -> Tensor:
-        """(I + V V')^-1/2 V w for ``[K, B, M]``: what the rows take of products, ``[K, B, r]``."""
-        return whiten(self._factor, vectors @ self.rows.mT)
 
 
 class Spectrum:
@@ -188,10 +204,27 @@ class Spectrum:
         values, self.vectors = torch.linalg.eigh(weight)
         self.values = values.clamp_min(0)
 
-    def rotate(self, rows: Tensor) -> Tensor:
-        """U' r for rows of ``[K, B, M]``."""
-        return rows @ self.vectors
-
     def rotate_vectors(self, vectors: Tensor) -> Tensor:
         """U' v for ``[C, M]``."""
         return transposed_product(self.vectors, vectors)
+
+    def at(self, prior_precision: float, noise: float) -> SpectralPrecision:
+        """delta I + W / noise in the coordinates of U."""
+        return SpectralPrecision(self.values / noise, prior_precision)
+
+
+class SpectralPrecision:
+    """delta I + diag(lambda), ``[K, M]``, with the verbs of :class:`Precision`."""
+
+    def __init__(self, values: Tensor, prior_precision: float) -> None:
+        self.prior_precision = prior_precision
+        self._inverse = 1 / (prior_precision + values)
+
+    def whiten_vectors(self, vectors: Tensor) -> Tensor:
+        return vectors * self._inverse.sqrt()
+
+    def solve_whitened(self, white: Tensor) -> Tensor:
+        return white * self._inverse.sqrt()
+
+    def quadratic(self, features: Features) -> Tensor:
+        return (features.squares @ self._inverse[:, :, None])[:, :, 0]

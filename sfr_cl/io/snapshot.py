@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from sfr_cl.duals import DualSums
+from sfr_cl.core.basis import InducingInputs
+from sfr_cl.core.spec import OPTIONS, Spec
+from sfr_cl.core.state import State
+from sfr_cl.core.sums import DualSums
+from sfr_cl.core.transfer import inducing
+from sfr_cl.data.arguments import positive, whole
+from sfr_cl.data.inputs import Inputs, leaves, length
 from sfr_cl.errors import MismatchError
-from sfr_cl.inputs import Inputs, leaves, length
-from sfr_cl.likelihoods import GaussianLikelihood, Likelihood
-from sfr_cl.network import FrozenNetwork
-from sfr_cl.options import Options, positive, whole
-from sfr_cl.state import State
+from sfr_cl.kernel import TangentKernel
+from sfr_cl.kernel.network import FrozenNetwork
+from sfr_cl.likelihoods import Likelihood
 
 T = TypeVar("T")
 
@@ -24,20 +28,22 @@ REMEDY = "give the architecture the posterior was made with"
 
 def take(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors by name, and everything else as values a JSON file can hold."""
-    tensors = {f"network.{name}": value for name, value in state.network.weights().items()}
-    tensors |= {f"inducing.{i}": leaf for i, (_, leaf) in enumerate(leaves(state.z))}
-    tensors |= {f"sums.{field.name}": getattr(state.sums, field.name) for field in fields(DualSums)}
-    tensors |= {"factor": state.factor, "reference": state.reference}
-    tensors["outputs"] = state.network(state.z)
+    basis, spec = inducing(state), state.spec
+    tensors = {f"network.{name}": value for name, value in basis.network.weights().items()}
+    tensors |= {f"inducing.{i}": leaf for i, (_, leaf) in enumerate(leaves(basis.z))}
+    tensors |= {f"sums.{name}": value for name, value in state.sums.named().items()}
+    tensors |= {"factor": basis.factor, "reference": state.reference}
+    tensors["outputs"] = basis.network(basis.z)
     values: dict[str, Any] = {
-        "options": state.options.plain(),
-        "likelihood": state.likelihood.name,
-        "settings": state.likelihood.settings(),
-        "parameter_names": state.network.names,
+        "options": spec.options(),
+        "likelihood": spec.likelihood.name,
+        "settings": spec.likelihood.settings(),
+        "parameter_names": basis.network.names,
         "num_outputs": state.num_outputs,
-        "kernel_outputs": state.kernel_outputs,
-        "batch_size": state.batch_size,
-        "inducing": _structure(state.z),
+        "kernel_outputs": basis.kernel_outputs,
+        "batch_size": basis.batch_size,
+        "inducing": _structure(basis.z),
+        "prior_precision": spec.prior_precision,
     }
     return {name: value.detach().clone() for name, value in tensors.items()}, values
 
@@ -46,63 +52,43 @@ def restore(
     tensors: dict[str, Tensor], values: dict[str, Any], network: nn.Module, likelihood: Likelihood
 ) -> State:
     """The state; ``network`` lends its architecture, the weights come from the tensors."""
-    options = read_options(values)
+    spec = read_spec(values, likelihood)
     check_architecture(tensors, network)
-    frozen = FrozenNetwork(network, part(values, "parameter_names", list), options.dtype)
+    frozen = FrozenNetwork(network, part(values, "parameter_names", list), spec.dtype)
     device = frozen.device
     with torch.no_grad():
         for name, weight in frozen.weights().items():
             weight.copy_(tensors[f"network.{name}"])
-    if isinstance(likelihood, GaussianLikelihood):
-        settings = part(values, "settings", dict)
-        noise = positive("noise_variance", part(settings, "noise_variance", float))
-        likelihood = GaussianLikelihood(noise, learn=part(settings, "learn", bool))
     z = _rebuild(part(values, "inducing", object), _inducing(tensors, device))
     num_outputs = whole("num_outputs", part(values, "num_outputs", int))
     kernel_outputs = whole("kernel_outputs", part(values, "kernel_outputs", int))
-    kernels, size = 1 if options.shared else num_outputs, length(z)
-    shapes = {
-        "factor": [kernels, size, size],
-        "reference": [num_outputs, size],
-        "sums.gradient": [num_outputs, size],
-        "sums.point": [num_outputs, size],
-        "sums.mass": [kernels, size],
-        "sums.weight": [kernels, size, size],
-        "sums.constant": [],
-        "sums.seen": [num_outputs],
-        "sums.count": [],
-    }
+    kernels, size = 1 if spec.shared else num_outputs, length(z)
+    empty = DualSums.zeros(num_outputs, kernels, size).named()
+    shapes = {f"sums.{name}": list(value.shape) for name, value in empty.items()}
+    shapes |= {"factor": [kernels, size, size], "reference": [num_outputs, size]}
     found = {
         name: _tensor(tensors, name, shape, torch.float64).to(device, copy=True)
         for name, shape in shapes.items()
     }
-    state = State(
-        network=frozen,
-        options=options,
-        likelihood=likelihood,
-        num_outputs=num_outputs,
-        kernel_outputs=kernel_outputs,
-        batch_size=whole("batch_size", part(values, "batch_size", int)),
-        z=z,
-        factor=found["factor"],
-        sums=DualSums(*(found[f"sums.{field.name}"] for field in fields(DualSums))),
-        reference=found["reference"],
-    )
     outputs = frozen(z)
     fits = kernel_outputs <= outputs.shape[1]
-    if not options.outputs_are_free:
+    if not spec.any_outputs:
         fits = outputs.shape[1] == num_outputs == kernel_outputs
     if not fits:
         raise MismatchError(
             f"expected a network with {num_outputs} outputs, got {outputs.shape[1]}: {REMEDY}"
         )
-    expected = _tensor(tensors, "outputs", list(outputs.shape), options.dtype).to(device)
+    expected = _tensor(tensors, "outputs", list(outputs.shape), spec.dtype).to(device)
     if not torch.allclose(outputs, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())):
         raise MismatchError(
             f"expected a network with the outputs stored for the inducing inputs, got others: "
             f"its layers have the same shapes but compute something else; {REMEDY}"
         )
-    return state
+    batch_size = whole("batch_size", part(values, "batch_size", int))
+    kernel = TangentKernel(frozen, kernel_outputs, spec.shared, z)
+    basis = InducingInputs.restored(kernel, z, found["factor"], batch_size)
+    sums = DualSums(*(found[f"sums.{name}"] for name in empty))
+    return State(spec, basis, sums, found["reference"])
 
 
 def part(values: Mapping[str, Any], name: str, kind: type[T]) -> T:
@@ -116,13 +102,20 @@ def part(values: Mapping[str, Any], name: str, kind: type[T]) -> T:
     return found
 
 
-def read_options(values: Mapping[str, Any]) -> Options:
-    """The stored options."""
+def read_spec(values: Mapping[str, Any], likelihood: Likelihood) -> Spec:
+    """The stored options, settings of the likelihood, and delta."""
     stored = part(values, "options", dict)
-    names = [field.name for field in fields(Options)]
-    if sorted(stored) != sorted(names):
-        raise MismatchError(f"expected the options {', '.join(names)}, got {sorted(stored)}")
-    return Options.from_plain(stored)
+    if sorted(stored) != sorted(OPTIONS):
+        raise MismatchError(f"expected the options {', '.join(OPTIONS)}, got {sorted(stored)}")
+    name = part(values, "likelihood", str)
+    if name != likelihood.name:
+        raise MismatchError(f"expected a posterior of {likelihood.name!r}, got one of {name!r}")
+    likelihood = likelihood.with_settings(part(values, "settings", dict))
+    delta = values.get("prior_precision", 0.0)
+    spec = Spec.from_options(stored, likelihood)
+    if delta is not None:
+        spec = replace(spec, prior_precision=positive("prior_precision", delta))
+    return spec
 
 
 def check_architecture(tensors: Mapping[str, Tensor], network: nn.Module) -> None:
@@ -145,7 +138,7 @@ def _tensor(
     name: str,
     shape: list[int],
     dtype: torch.dtype | None,
-    remedy: str = "it is not a whole posterior",
+    remedy: str = "it is not a complete posterior",
 ) -> Tensor:
     found = tensors.get(name)
     if not isinstance(found, Tensor):

@@ -12,16 +12,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sfr_cl.duals import DualSums
-from sfr_cl.likelihoods import GaussianLikelihood, Likelihood
-from sfr_cl.linalg import Precision, Spectrum
+from sfr_cl.core.linalg import Precision, Spectrum
+from sfr_cl.core.state import State
+from sfr_cl.core.sums import SEEN
+from sfr_cl.likelihoods import Likelihood, PriorReading
 
 TAU = 2 * math.pi
 SMALLEST_NOISE = 1e-10
 """Relative to the targets' mean square: below it, rounding."""
-
-SEEN = 1e-9
-"""A class counts as seen above this weight: discounting and forgetting leave rounding behind."""
 
 
 @dataclass(frozen=True)
@@ -32,43 +30,64 @@ class Natural:
     """``[C, M]``."""
     eta: Tensor
     """``[C, M]``."""
+    reference: Tensor
+    """The part of alpha that the network was trained on, ``[C, M]``."""
     weight: Tensor
     """W, ``[K, M, M]``."""
     constant: float
     """Part of the evidence that no solve changes."""
     terms: float
-    """Number of scalar observations: data times outputs they speak of."""
-    spoken_of: Tensor
-    """Outputs that are part of the model, ``[C]``: at the prior, those some datum spoke of."""
+    """Number of scalar observations: data times outputs they observe."""
+    observed: Tensor
+    """Outputs that are part of the model, ``[C]``: at the prior, those some datum observed."""
+    prior: PriorReading
+    """How terms made at f = 0 were read."""
+    noise: float = 1.0
+    """The Gaussian's noise variance; 1 for other likelihoods."""
 
     @staticmethod
-    def read(sums: DualSums, likelihood: Likelihood, *, at_prior: bool) -> Natural:
-        """Natural parameters at unit noise."""
-        terms, seen = float(sums.seen.sum()), sums.seen > SEEN
-        if not at_prior:
-            eta, all_outputs = sums.gradient + sums.point, torch.ones_like(seen)
-            constant = float(sums.constant)
-            return Natural(sums.gradient, eta, sums.weight, constant, terms, all_outputs)
-        reading = likelihood.prior_reading(int(seen.sum()))
-        alpha = sums.gradient - reading.offset * sums.mass
-        constant = float(sums.constant + reading.log_prob * sums.count)
-        return Natural(alpha, alpha, reading.scale * sums.weight, constant, terms, seen)
+    def of(state: State) -> Natural:
+        """Natural parameters of a state's sums, at unit noise."""
+        sums, at_prior = state.sums, state.spec.at_prior
+        seen = sums.seen > SEEN
+        prior = state.likelihood.prior_reading(int(seen.sum())) if at_prior else PriorReading()
+        alpha = sums.gradient - prior.offset * sums.mass if prior.offset else sums.gradient
+        return Natural(
+            alpha=alpha,
+            eta=alpha if at_prior else alpha + sums.point,
+            reference=state.reference,
+            weight=prior.scale * sums.weight,
+            constant=float(sums.constant + prior.log_prob * sums.count),
+            terms=float(sums.seen.sum()),
+            observed=seen if at_prior else torch.ones_like(seen),
+            prior=prior,
+        )
 
-    def with_noise(self, variance: float) -> Natural:
-        """The Gaussian likelihood's parameters at a noise variance."""
+    def with_noise(self, variance: float | None) -> Natural:
+        """At a noise variance; ``None`` where the likelihood has none."""
+        if variance is None:
+            return self
         return replace(
             self,
             alpha=self.alpha / variance,
             eta=self.eta / variance,
+            reference=self.reference / variance,
             weight=self.weight / variance,
             constant=self.constant / variance - self.terms / 2 * math.log(TAU * variance),
+            noise=variance,
         )
+
+    def mean_vectors(self, mean: str) -> Tensor:
+        """What the precision is solved for, ``[C, M]``; for ``"dual"``, what delta divides."""
+        if mean == "natural":
+            return self.eta
+        return self.alpha if mean == "dual" else self.alpha - self.reference
 
     def log_evidence(self, precision: Precision) -> float:
         """log Z for a factored precision."""
-        fit = (self.eta * precision.solve(self.eta)).sum(1)
+        fit = precision.whiten_vectors(self.eta).square().sum(1)
         volume = precision.log_determinant().expand(len(self.eta))
-        return self.constant + float((fit - volume)[self.spoken_of].sum() / 2)
+        return self.constant + float((fit - volume)[self.observed].sum() / 2)
 
 
 class SpectralEvidence:
@@ -81,12 +100,12 @@ class SpectralEvidence:
     """
 
     def __init__(self, natural: Natural, spectrum: Spectrum, *, gaussian: bool) -> None:
-        squares = spectrum.rotate_vectors(natural.eta).square()[natural.spoken_of]
+        squares = spectrum.rotate_vectors(natural.eta).square()[natural.observed]
         self._values, self._copies = spectrum.values, 1
         if len(self._values) == 1:  # outputs that share a kernel share lambda
             self._copies, squares = len(squares), squares.sum(0, keepdim=True)
         else:
-            self._values = self._values[natural.spoken_of]
+            self._values = self._values[natural.observed]
         self._squares = squares
         self._constant = natural.constant
         self._terms = natural.terms if gaussian else 0.0
@@ -172,19 +191,29 @@ def _maximum(function: Callable[[Tensor], Tensor], low: float, high: float) -> f
 
 
 def learn(
-    natural: Natural, likelihood: Likelihood, prior_precision: float | None
+    natural: Natural,
+    likelihood: Likelihood,
+    prior_precision: float | None,
+    *,
+    precision: bool = True,
 ) -> tuple[float, Likelihood]:
-    """Delta and the likelihood, with whatever of delta and the noise is to be learned."""
-    if not isinstance(likelihood, GaussianLikelihood):
-        return prior_precision or 1.0, likelihood
-    if prior_precision is not None and not likelihood.learn:
-        return prior_precision, likelihood
-    evidence = SpectralEvidence(natural, Spectrum(natural.weight), gaussian=True)
+    """Delta and the likelihood, with whatever of delta and the noise is to be learned.
+
+    Args:
+        natural: at unit noise.
+        likelihood: tells whether its noise is learned.
+        prior_precision: delta, or ``None`` to learn it.
+        precision: whether delta is learned where the likelihood has no noise.
+    """
     noise = likelihood.noise_variance
+    if prior_precision is None and noise is None and not precision:
+        return 1.0, likelihood
+    if prior_precision is not None and not likelihood.learns_noise:
+        return prior_precision, likelihood
+    evidence = SpectralEvidence(natural, Spectrum(natural.weight), gaussian=noise is not None)
     if prior_precision is not None:
-        noise = evidence.best_noise(prior_precision)
-    elif likelihood.learn:
-        prior_precision, noise = evidence.best_both()
-    else:
-        prior_precision = evidence.best_precision(noise)
-    return prior_precision, GaussianLikelihood(noise, learn=likelihood.learn)
+        return prior_precision, likelihood.with_noise(evidence.best_noise(prior_precision))
+    if not likelihood.learns_noise:
+        return evidence.best_precision(noise or 1.0), likelihood
+    prior_precision, noise = evidence.best_both()
+    return prior_precision, likelihood.with_noise(noise)

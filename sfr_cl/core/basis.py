@@ -1,0 +1,290 @@
+"""What f is represented by: features phi(x) of the frozen network.
+
+f(x) = phi(x)' w + the part of the kernel that the features miss, with w ~ N(0, I / delta).
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sfr_cl.core.linalg import JITTER, cholesky, extend_cholesky, whiten
+from sfr_cl.data import memory
+from sfr_cl.data.inputs import Inputs, concat, leaves, length, take, tree_map
+from sfr_cl.errors import DataError, SFRWarning
+from sfr_cl.kernel import TangentKernel
+from sfr_cl.kernel.network import FrozenNetwork
+from sfr_cl.kernel.tangent import AtInducing
+
+WORKING_BYTES = 2**28
+"""The default batch size keeps a batch's working memory below this."""
+
+LARGEST_BATCH = 1024
+
+GRAM = "the kernel matrix of the inducing inputs"
+
+
+@dataclass(frozen=True)
+class Features:
+    """A batch as the posterior sees it."""
+
+    outputs: Tensor
+    """f(x; w*), ``[B, C]``."""
+    phi: Tensor
+    """Features, ``[K, B, M]``, in float64."""
+    diagonal: Tensor | None
+    """kappa(x, x), ``[K, B]``, when asked for."""
+
+    @cached_property
+    def unexplained(self) -> Tensor:
+        """kappa(x, x) - phi' phi, the prior variance that the features miss, ``[K, B]``."""
+        assert self.diagonal is not None
+        return (self.diagonal - self.squares.sum(2)).clamp_min(0)
+
+    @cached_property
+    def squares(self) -> Tensor:
+        """phi, squared, ``[K, B, M]``."""
+        return self.phi.square()
+
+    def rotated(self, vectors: Tensor) -> Features:
+        """In other orthonormal coordinates U ``[K, M, M]``: phi becomes U' phi."""
+        return replace(self, phi=self.phi @ vectors)
+
+    @staticmethod
+    def join(parts: list[Features]) -> Features:
+        """One batch of several."""
+        diagonals = [part.diagonal for part in parts if part.diagonal is not None]
+        return Features(
+            torch.cat([part.outputs for part in parts]),
+            torch.cat([part.phi for part in parts], dim=1),
+            torch.cat(diagonals, dim=1) if diagonals else None,
+        )
+
+
+class Basis(Protocol):
+    """A frozen network and its features. Immutable."""
+
+    @property
+    def network(self) -> FrozenNetwork:
+        """f(x; w*)."""
+        ...
+
+    @property
+    def kernel_outputs(self) -> int:
+        """Outputs of the network that the kernel covers."""
+        ...
+
+    @property
+    def num_kernels(self) -> int:
+        """K."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """M, the number of features."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """Rows worked on at a time."""
+        ...
+
+    @property
+    def factor(self) -> Tensor:
+        """L, ``[K, M, M]``: u = L phi are the values that site parameters are about."""
+        ...
+
+    def prepare(self, x: Inputs, what: str = "inputs") -> Inputs:
+        """Inputs, checked, on the network's device and in its dtype."""
+        ...
+
+    def features(self, x: Inputs, *, diagonal: bool = False) -> Features:
+        """phi of prepared inputs."""
+        ...
+
+    def gram(self, x: Inputs) -> Tensor:
+        """kappa(x, x) of prepared inputs, ``[K, B, B]``."""
+        ...
+
+    def scale(self) -> float:
+        """A typical kappa(x, x)."""
+        ...
+
+    def direction(self, vectors: Tensor) -> dict[str, Tensor]:
+        """The weights v with J(x) v = phi(x)' ``vectors``, by parameter, for one output."""
+        ...
+
+    def onto(self, other: Basis) -> Tensor:
+        """A with phi_other = A phi for what the features of this one hold, ``[K, M', M]``."""
+        ...
+
+    def grown(self, network: FrozenNetwork, num_outputs: int, *, shared: bool) -> Basis:
+        """The same features of a network whose head has grown to some number of outputs."""
+        ...
+
+    def to(self, device: torch.device) -> Basis:
+        """The same on another device."""
+        ...
+
+
+@dataclass(frozen=True)
+class InducingInputs:
+    """phi(x) = L^-1 kappa(Z, x) with L L' = kappa(Z, Z): the paper's sparse representation."""
+
+    kernel: TangentKernel
+    z: Inputs
+    factor: Tensor
+    """L, ``[K, M, M]``."""
+    batch_size: int
+    at_z: AtInducing
+    """kappa with one side fixed at Z."""
+
+    @staticmethod
+    def of(kernel: TangentKernel, z: Inputs, batch_size: int | None = None) -> InducingInputs:
+        """Z, prepared, whitened; ``None`` chooses a batch size."""
+        size = choose_batch_size(kernel, length(z), batch_size)
+        at_z = kernel.inducing(z, size)
+        _warn_of_duplicates(at_z.gram)
+        factor = cholesky(at_z.gram, GRAM, JITTER[kernel.network.dtype])
+        return InducingInputs(kernel, z, factor, size, at_z)
+
+    @staticmethod
+    def restored(
+        kernel: TangentKernel, z: Inputs, factor: Tensor, batch_size: int
+    ) -> InducingInputs:
+        """With factors that were computed before."""
+        return InducingInputs(kernel, z, factor, batch_size, kernel.inducing(z, batch_size))
+
+    @property
+    def network(self) -> FrozenNetwork:
+        return self.kernel.network
+
+    @property
+    def kernel_outputs(self) -> int:
+        return self.kernel.num_outputs
+
+    @property
+    def num_kernels(self) -> int:
+        return len(self.factor)
+
+    @property
+    def size(self) -> int:
+        return self.factor.shape[-1]
+
+    def prepare(self, x: Inputs, what: str = "inputs") -> Inputs:
+        """Inputs, checked, of the form of Z."""
+        x = self.network.prepare(x, what)
+        found, expected = leaves(x), leaves(self.z)
+        if [name for name, _ in found] != [name for name, _ in expected]:
+            raise DataError(
+                f"expected inputs of the form of the inducing inputs, got leaves "
+                f"{[name for name, _ in found]} instead of {[name for name, _ in expected]}"
+            )
+        for (_, leaf), (_, known) in zip(found, expected, strict=True):
+            if leaf.ndim != known.ndim:
+                raise DataError(
+                    f"expected inputs with {known.ndim} dimensions, the batch first, got shape "
+                    f"{list(leaf.shape)}"
+                )
+        return x
+
+    def features(self, x: Inputs, *, diagonal: bool = False) -> Features:
+        values = self.at_z(x, diagonal=diagonal)
+        return Features(
+            values.outputs, whiten(self.factor, values.cross.double()), values.diagonal
+        )
+
+    def gram(self, x: Inputs) -> Tensor:
+        return self.kernel.gram(x)
+
+    def scale(self) -> float:
+        return float(self.at_z.gram.diagonal(dim1=-2, dim2=-1).mean())
+
+    def direction(self, vectors: Tensor) -> dict[str, Tensor]:
+        weights = torch.linalg.solve_triangular(self.factor[0].mT, vectors.mT, upper=True)
+        total: dict[str, Tensor] = {}
+        for start in range(0, len(weights), self.batch_size):
+            rows = slice(start, start + self.batch_size)
+            part = weights[rows].to(self.network.dtype)
+            for name, value in self.network.gradient(take(self.z, rows), part).items():
+                total[name] = total[name] + value if name in total else value
+        return total
+
+    def onto(self, other: Basis) -> Tensor:
+        assert isinstance(other, InducingInputs)
+        return torch.linalg.solve_triangular(
+            other.factor, self.features(other.z).phi, upper=False
+        )
+
+    def over(self, z: Inputs) -> InducingInputs:
+        """The same network over other inducing inputs."""
+        return InducingInputs.of(self.kernel, z)
+
+    def extended(self, z: Inputs) -> InducingInputs:
+        """With more inducing inputs: the features there are stay as they are."""
+        joint = concat([self.z, z])
+        size = min(self.batch_size, choose_batch_size(self.kernel, length(joint), None))
+        at_z = self.kernel.inducing(joint, size)
+        _warn_of_duplicates(at_z.gram)
+        factor = extend_cholesky(self.factor, at_z.gram, GRAM, JITTER[self.network.dtype])
+        return InducingInputs(self.kernel, joint, factor, size, at_z)
+
+    def grown(self, network: FrozenNetwork, num_outputs: int, *, shared: bool) -> InducingInputs:
+        """A shared kernel stays that of the first outputs."""
+        covered = self.kernel_outputs if shared else num_outputs
+        kernel = TangentKernel(network, covered, shared, self.z)
+        choose_batch_size(kernel, self.size, self.batch_size)
+        at_z = kernel.inducing(self.z, self.batch_size)
+        factor = self.factor
+        if not shared:
+            new = cholesky(at_z.gram[len(factor) :], GRAM, JITTER[network.dtype])
+            factor = torch.cat([factor, new])
+        return InducingInputs(kernel, self.z, factor, self.batch_size, at_z)
+
+    def to(self, device: torch.device) -> InducingInputs:
+        z = tree_map(lambda leaf: leaf.to(device), self.z)
+        kernel = self.kernel.at(self.network.to(device), z)
+        return InducingInputs.restored(kernel, z, self.factor.to(device), self.batch_size)
+
+
+def choose_batch_size(kernel: TangentKernel, num_inducing: int, requested: int | None) -> int:
+    """The requested batch size, or one whose working memory is modest; refused if it can't fit."""
+    device = kernel.network.device
+    per_input = kernel.bytes_per_input(num_inducing)
+    # The kernel matrix, its factor, W, W's factor, and one sum in the making; and Z's side.
+    matrices = 5 * kernel.num_kernels * num_inducing**2 * torch.float64.itemsize
+    matrices += kernel.bytes_at_inducing(num_inducing)
+    memory.require(
+        matrices + per_input,
+        f"a posterior over {num_inducing} inducing inputs and {kernel.num_kernels} kernel(s)",
+        "lower inducing, use output_kernel='shared', or parameters='last_layer'",
+        device,
+    )
+    if requested is None:
+        return max(1, min(LARGEST_BATCH, WORKING_BYTES // per_input))
+    memory.require(
+        matrices + requested * per_input,
+        f"a batch of {requested} inputs",
+        f"lower batch_size (the default would be {WORKING_BYTES // per_input or 1})",
+        device,
+    )
+    return requested
+
+
+def _warn_of_duplicates(gram: Tensor) -> None:
+    """Inducing inputs the kernel can't tell apart waste memory and cost precision."""
+    scale = gram.diagonal(dim1=-2, dim2=-1).clamp_min(torch.finfo(gram.dtype).tiny).rsqrt()
+    correlation = (scale[:, :, None] * gram * scale[:, None]).mean(0).triu(1)
+    copies = int((correlation > 1 - 1e-10).any(0).sum())
+    if copies:
+        warnings.warn(
+            f"{copies} of {gram.shape[-1]} inducing inputs are duplicates or nearly so: they add "
+            f"nothing; remove them, or use a selector",
+            SFRWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,162 @@
+"""The sums solved: the mean and variance of f. This is the only place that has them.
+
+With phi the features and p(x) the prior mean's part,
+
+    mean = p(x) + phi' v
+    variance = (kappa(x, x) - phi' phi) / delta + phi' (delta I + W)^-1 phi
+
+where v = (delta I + W)^-1 eta for ``"natural"``, (delta I + W)^-1 (alpha - alpha_ref) with p = f for
+``"network"``, and alpha / delta for ``"dual"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from sfr_cl.core.basis import Features
+from sfr_cl.core.evidence import Natural, learn
+from sfr_cl.core.linalg import Precision, SpectralPrecision, Spectrum
+from sfr_cl.core.state import State
+from sfr_cl.core.sums import SEEN, Terms
+from sfr_cl.likelihoods import Likelihood
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Mean and variance of f, from the sums of a state at one delta."""
+
+    state: State
+    natural: Natural
+    """The sums as they were read, at the noise used."""
+    likelihood: Likelihood
+    """With its noise learned, if it learns it."""
+    precision: Precision | SpectralPrecision
+    vectors: Tensor
+    """R^-1 of what the precision R R' is solved for, ``[C, M]``; for ``"dual"``, alpha."""
+
+    @staticmethod
+    def of(state: State) -> Solved:
+        """The sums of a state solved, with delta and the noise learned where they are."""
+        natural, spec = Natural.of(state), state.spec
+        delta, likelihood = learn(natural, spec.likelihood, spec.prior_precision, precision=False)
+        natural = natural.with_noise(likelihood.noise_variance)
+        precision = Precision(natural.weight, delta)
+        vectors = natural.mean_vectors(spec.mean)
+        if spec.mean != "dual":
+            vectors = precision.whiten_vectors(vectors)
+        return Solved(state, natural, likelihood, precision, vectors)
+
+    @property
+    def prior_precision(self) -> float:
+        """delta."""
+        return self.precision.prior_precision
+
+    @property
+    def weight(self) -> Tensor:
+        """W at the likelihood's noise, ``[K, M, M]``."""
+        return self.natural.weight
+
+    @cached_property
+    def coefficients(self) -> Tensor:
+        """v, ``[C, M]``."""
+        if self.state.spec.mean == "dual":
+            return self.vectors / self.prior_precision
+        return self.precision.solve_whitened(self.vectors)
+
+    @cached_property
+    def log_evidence(self) -> float:
+        """log Z of all data in the sums."""
+        assert isinstance(self.precision, Precision)
+        return self.natural.log_evidence(self.precision)
+
+    @cached_property
+    def direction(self) -> dict[str, Tensor] | None:
+        """v in weight space by parameter, if the mean is J(x) times it.
+
+        That is so for one output. The mean of each of several outputs has a direction of its own.
+        """
+        if self.state.num_outputs > 1:
+            return None
+        return self.state.basis.direction(self.coefficients)
+
+    def mean(self, features: Features) -> Tensor:
+        """Mean of f, ``[B, C]``."""
+        phi, vectors = features.phi, self.coefficients
+        if len(phi) == 1:
+            mean = phi[0] @ vectors.mT
+        else:
+            mean = torch.einsum("cbm,cm->bc", phi, vectors)
+        prior = self.state.prior_mean(features.outputs)
+        return mean if prior is None else prior.double() + mean
+
+    def variance(self, features: Features) -> Tensor:
+        """Variance of f, ``[B, C]``."""
+        within = self.precision.quadratic(features)
+        found = (features.unexplained / self.prior_precision + within).mT
+        return found.expand(-1, self.state.num_outputs)
+
+    def covariance(self, phi: Tensor, gram: Tensor) -> Tensor:
+        """Covariance of f over a batch with some features and prior kernel, ``[K, B, B]``."""
+        assert isinstance(self.precision, Precision)
+        unexplained = gram - phi @ phi.mT
+        return unexplained / self.prior_precision + self.precision.covariance(phi)
+
+    # One sample more ----------------------------------------------------------------------------
+
+    def can_take(self, terms: Terms) -> bool:
+        """Whether terms leave the reading of all other data as it is: no class is new."""
+        if not self.state.spec.at_prior:
+            return True
+        new = (self.state.sums.seen <= SEEN) & (terms.seen > 0).any(0)
+        return not bool(new.any())
+
+    def with_terms(self, phi: Tensor, terms: Terms) -> Solved:
+        """With the terms of a few more rows, of low rank; the state stays that of the others."""
+        assert isinstance(self.precision, Precision)
+        spec, natural = self.state.spec, self.natural
+        a, b = terms.gradient.double(), terms.curvature.double()
+        if spec.at_prior:
+            a, b = a - natural.prior.offset, b * natural.prior.scale
+        elif spec.mean == "natural":
+            a = a + b * terms.point
+        a, b = a / natural.noise, b / natural.noise
+        rows = self.precision.whiten(phi)
+        if len(rows) == 1:
+            vectors = self.vectors + a.mT @ rows[0]
+        else:
+            vectors = self.vectors + torch.einsum("bc,cbm->cm", a, rows)
+        rows = rows * b.mT[: len(rows), :, None].sqrt()
+        return replace(self, vectors=vectors, precision=self.precision.with_rows(rows))
+
+
+class Sweep:
+    """The sums solved at many deltas after one eigendecomposition W = U diag(lambda) U'.
+
+    Each delta costs products only: no pass over data, and no factorisation, is repeated.
+    """
+
+    def __init__(self, state: State, deltas: Sequence[float]) -> None:
+        natural, spec = Natural.of(state), state.spec
+        spectrum = Spectrum(natural.weight)
+        self.state, self._coordinates = state, spectrum.vectors
+        self.solved: list[Solved] = []
+        """At each delta, in the coordinates of U."""
+        rotated = spectrum.rotate_vectors(natural.mean_vectors(spec.mean))
+        for delta in deltas:
+            likelihood = learn(natural, spec.likelihood, delta)[1]
+            noise = likelihood.noise_variance or 1.0
+            precision, vectors = spectrum.at(delta, noise), rotated / noise
+            if spec.mean != "dual":
+                vectors = precision.whiten_vectors(vectors)
+            self.solved.append(Solved(state, natural, likelihood, precision, vectors))
+
+    def moments(self, features: Features) -> Iterator[tuple[Tensor, Tensor]]:
+        """Mean and variance ``[B, C]`` at each delta."""
+        rotated = features.rotated(self._coordinates)
+        for solved in self.solved:
+            yield solved.mean(rotated), solved.variance(rotated)

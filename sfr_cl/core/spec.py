@@ -1,0 +1,138 @@
+"""What the user asked for, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sfr_cl import likelihoods
+from sfr_cl.data.arguments import choice, positive, whole
+from sfr_cl.errors import ArgumentError
+from sfr_cl.likelihoods import Likelihood
+
+OPTIONS = ("output_kernel", "parameters", "mean", "linearize_at", "dtype")
+"""Fields that fix what the sums mean: stored in files, and equal in posteriors that are added."""
+
+CHOICES = {
+    "output_kernel": ("shared", "per_output"),
+    "mean": ("natural", "dual", "network"),
+    "linearize_at": ("prior", "network"),
+}
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The keywords of :class:`~sfr_cl.SFRPosterior`. They never change after construction."""
+
+    likelihood: Likelihood
+    output_kernel: str
+    parameters: str | tuple[str, ...]
+    mean: str
+    linearize_at: str
+    dtype: torch.dtype
+    prior_precision: float | None = None
+    """delta; ``None``: the default, which is learned where the likelihood has a noise."""
+    num_outputs: int | None = None
+    """C; ``None``: the network's."""
+    batch_size: int | None = None
+    """``None``: as many rows as modest memory allows."""
+
+    @staticmethod
+    def checked(
+        likelihood: str | Likelihood,
+        *,
+        noise_variance: float | str = "learn",
+        output_kernel: str = "shared",
+        parameters: str | Sequence[str] = "all",
+        mean: str = "natural",
+        linearize_at: str | None = None,
+        dtype: torch.dtype = torch.float64,
+        prior_precision: float | None = None,
+        num_outputs: int | None = None,
+        batch_size: int | None = None,
+    ) -> Spec:
+        """A spec from keywords, or an :class:`~sfr_cl.errors.ArgumentError`."""
+        choice("mean", mean, CHOICES["mean"])
+        if linearize_at is None:
+            linearize_at = "prior" if mean == "natural" else "network"
+        choice("output_kernel", output_kernel, CHOICES["output_kernel"])
+        choice("linearize_at", linearize_at, CHOICES["linearize_at"])
+        if mean != "natural" and linearize_at == "prior":
+            raise ArgumentError(
+                f"expected linearize_at='network' for mean={mean!r}, which is about the network's "
+                f"outputs, got 'prior': leave linearize_at out, or use mean='natural'"
+            )
+        if dtype not in DTYPES.values():
+            raise ArgumentError(f"expected dtype torch.float64 or torch.float32, got {dtype}")
+        if not isinstance(parameters, Sequence):
+            raise ArgumentError(
+                f"expected parameters to be 'all', 'last_layer' or a list of names, got "
+                f"{parameters!r}"
+            )
+        return Spec(
+            likelihood=likelihoods.make(likelihood, noise_variance),
+            output_kernel=output_kernel,
+            parameters=parameters if isinstance(parameters, str) else tuple(parameters),
+            mean=mean,
+            linearize_at=linearize_at,
+            dtype=dtype,
+            prior_precision=None
+            if prior_precision is None
+            else positive("prior_precision", prior_precision),
+            num_outputs=None if num_outputs is None else whole("num_outputs", num_outputs),
+            batch_size=None if batch_size is None else whole("batch_size", batch_size),
+        )
+
+    @property
+    def shared(self) -> bool:
+        """One kernel for all outputs."""
+        return self.output_kernel == "shared"
+
+    @property
+    def at_prior(self) -> bool:
+        """Data is linearised at f = 0."""
+        return self.linearize_at == "prior"
+
+    @property
+    def any_outputs(self) -> bool:
+        """The network gives its kernel only, so that there may be more or fewer outputs."""
+        return self.shared and self.at_prior
+
+    @property
+    def link(self) -> str:
+        """The default link: logits at the prior are moderate already."""
+        return "map" if self.at_prior else "probit"
+
+    @property
+    def learns_precision(self) -> bool:
+        """Whether delta is that of greatest evidence whenever the sums are solved."""
+        return self.prior_precision is None and self.likelihood.noise_variance is not None
+
+    def outputs(self, kernel_outputs: int) -> int:
+        """C for a network with some number of outputs, or an error where they must agree."""
+        wanted = self.num_outputs or kernel_outputs
+        if wanted != kernel_outputs and not self.any_outputs:
+            raise ArgumentError(
+                f"expected num_outputs to be the network's, {kernel_outputs}, got {wanted}: only a "
+                f"shared kernel with linearize_at='prior' takes other numbers of outputs"
+            )
+        return wanted
+
+    def options(self) -> dict[str, Any]:
+        """The :data:`OPTIONS` as values a JSON file can hold."""
+        values = {name: getattr(self, name) for name in OPTIONS}
+        return {**values, "dtype": str(self.dtype).removeprefix("torch.")}
+
+    @staticmethod
+    def from_options(values: dict[str, Any], likelihood: Likelihood) -> Spec:
+        """The inverse of :meth:`options`."""
+        dtype = DTYPES.get(str(values["dtype"]))
+        if dtype is None:
+            raise ArgumentError(
+                f"expected dtype {' or '.join(DTYPES)}, got {values['dtype']!r:.60}"
+            )
+        return Spec.checked(likelihood, **{**values, "dtype": dtype})

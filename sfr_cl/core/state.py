@@ -1,0 +1,223 @@
+"""All that a fitted posterior knows: what was asked for, the features, the sums of the data.
+
+Immutable. A verb makes a new state; a posterior adopts it only once it is complete, so that an
+error in between changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sfr_cl.core.basis import Basis, Features
+from sfr_cl.core.linalg import JITTER, is_semidefinite, transposed_product
+from sfr_cl.core.spec import Spec
+from sfr_cl.core.sums import SEEN, DualSums, Terms
+from sfr_cl.data.inputs import Inputs, length, take
+from sfr_cl.errors import DataError, MismatchError
+from sfr_cl.kernel.network import FrozenNetwork
+from sfr_cl.likelihoods import Likelihood
+
+Pairs = Iterable[tuple[Inputs, Any]]
+
+
+@dataclass(frozen=True)
+class State:
+    """See the module."""
+
+    spec: Spec
+    """With the delta and the likelihood that hold now: tuned ones, if they were tuned."""
+    basis: Basis
+    sums: DualSums
+    reference: Tensor
+    """alpha of the data the network was trained on, ``[C, M]``; used by the mean ``"network"``."""
+
+    @staticmethod
+    def empty(spec: Spec, basis: Basis) -> State:
+        """Nothing absorbed."""
+        sums = _no_sums(spec.outputs(basis.kernel_outputs), basis)
+        return State(spec, basis, sums, sums.gradient)
+
+    def no_sums(self) -> DualSums:
+        """The sums of no data."""
+        return _no_sums(self.num_outputs, self.basis)
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood that holds now."""
+        return self.spec.likelihood
+
+    @property
+    def num_outputs(self) -> int:
+        """C."""
+        return len(self.sums.seen)
+
+    @property
+    def has_data(self) -> bool:
+        """Whether any sample is left in the sums."""
+        return float(self.sums.count) > SEEN
+
+    def with_sums(self, sums: DualSums, reference: Tensor | None = None) -> State:
+        """Other sums over the same features."""
+        reference = self.reference if reference is None else reference
+        return replace(self, sums=sums, reference=reference)
+
+    def with_spec(self, **changes: Any) -> State:
+        """Another delta, or another noise."""
+        return replace(self, spec=replace(self.spec, **changes))
+
+    # Reading ------------------------------------------------------------------------------------
+
+    def checked(self, batches: Pairs) -> Checked:
+        """Batches with inputs and targets checked and moved to the state's device."""
+        device = self.basis.network.device
+        return Checked(batches, self.basis.prepare, device, self.likelihood, self.num_outputs)
+
+    def walk(
+        self, x: Inputs, *, diagonal: bool = False, what: str = "inputs"
+    ) -> Iterator[tuple[Inputs, Features]]:
+        """Batches of inputs, prepared, and their features."""
+        x = self.basis.prepare(x, what)
+        for start in range(0, length(x), self.basis.batch_size):
+            batch = take(x, slice(start, start + self.basis.batch_size))
+            yield batch, self.basis.features(batch, diagonal=diagonal)
+
+    def prior_mean(self, outputs: Tensor) -> Tensor | None:
+        """The part of the mean that is not the kernel's: the network itself, or nothing."""
+        return outputs if self.spec.mean == "network" else None
+
+    # Adding -------------------------------------------------------------------------------------
+
+    def terms(self, x: Inputs, outputs: Tensor, y: Tensor) -> Terms:
+        """Gradient and curvature of a checked batch where it is linearised."""
+        spec = self.spec
+        if spec.at_prior:
+            return Terms.at_prior(spec.likelihood, y, self.num_outputs)
+        # The mean "network" has the prior mean f - J w*, so that f~ = J w*; the others have zero.
+        point = self.basis.network.tangent(x) if spec.mean == "network" else outputs
+        return Terms.at_outputs(spec.likelihood, outputs, point, y, shared=spec.shared)
+
+    def sums_of(self, batches: Pairs) -> DualSums:
+        """The sums of some data: the one path by which data enters or leaves."""
+        total = self.no_sums()
+        for x, y in self.checked(batches):
+            features = self.basis.features(x)
+            total = total + DualSums.of(features.phi, self.terms(x, features.outputs, y))
+        total.require_finite()
+        return total
+
+    def sums_of_terms(self, batches: Iterable[tuple[Inputs, Terms]]) -> DualSums:
+        """The sums of inputs with given terms, in the place of targets."""
+        total = self.no_sums()
+        for x, terms in batches:
+            features = self.basis.features(self.basis.prepare(x))
+            total = total + DualSums.of(features.phi, terms)
+        total.require_finite()
+        return total
+
+    def add(self, sums: DualSums) -> State:
+        """With more data."""
+        return self.with_sums(self.sums + sums)
+
+    def remove(self, sums: DualSums) -> State:
+        """Without some data, or an error where it can't have been absorbed.
+
+        Sums can't tell whether these very samples were absorbed. What can be told is refused: more
+        samples, of all or of a class, than were seen, and a posterior left indefinite.
+        """
+        left = self.sums - sums
+        tolerance = SEEN * max(1.0, float(self.sums.count))
+        if float(left.count) < -tolerance or bool((left.seen < -tolerance).any()):
+            seen = ", ".join(f"{value:g}" for value in self.sums.seen.tolist())
+            raise DataError(
+                f"expected to forget at most what was seen, {float(self.sums.count):g} samples "
+                f"({seen} by output), got more: check what was absorbed, and the weight if it was "
+                f"discounted"
+            )
+        squares, before = -float(left.constant), -float(self.sums.constant)
+        if self.spec.likelihood.noise_variance is not None and squares < -tolerance * before:
+            raise DataError(
+                "expected targets that were absorbed, got some whose squares add up to more than "
+                "those seen: check that they are the ones absorbed"
+            )
+        scale = self.sums.weight.diagonal(dim1=-2, dim2=-1).amax()
+        if not is_semidefinite(left.weight, scale, JITTER[self.spec.dtype]):
+            raise DataError(
+                "expected samples that were absorbed, got some that leave the posterior indefinite:"
+                " they were never seen, were discounted, or came before add_inducing"
+            )
+        return self.with_sums(left)
+
+    # Moving -------------------------------------------------------------------------------------
+
+    def project(self, basis: Basis) -> State:
+        """Over other features of the same network: what was absorbed is projected onto them.
+
+        With u' = f(Z') and u = f(Z), B' = K(Z', Z) K^-1 B K^-1 K(Z, Z') and so on: in whitened
+        coordinates, A W A' with A = L'^-1 kappa(Z', Z) L^-T.
+        """
+        onto = self.basis.onto(basis)
+        reference = transposed_product(onto.mT, self.reference)
+        return State(self.spec, basis, self.sums.projected(onto), reference)
+
+    def extend(self, basis: Basis) -> State:
+        """Over features whose first ones are these. What was absorbed has no part in the others."""
+        extra = basis.size - self.basis.size
+        reference = torch.nn.functional.pad(self.reference, (0, extra))
+        return State(self.spec, basis, self.sums.pad_features(extra), reference)
+
+    def grow(self, network: FrozenNetwork, num_outputs: int, *, carry: bool) -> State:
+        """With more outputs. A shared kernel stays that of the first ones."""
+        extra = num_outputs - self.num_outputs
+        basis = self.basis
+        if network is not basis.network:
+            basis = basis.grown(network, num_outputs, shared=self.spec.shared)
+        sums = self.sums.pad_outputs(basis.factor, extra, carry=carry)
+        reference = torch.nn.functional.pad(self.reference, (0, 0, 0, extra))
+        return State(self.spec, basis, sums, reference)
+
+    def with_outputs(self, num_outputs: int) -> State:
+        """With more outputs than the network has, where the spec permits any number."""
+        replace(self.spec, num_outputs=num_outputs).outputs(self.basis.kernel_outputs)
+        if num_outputs < self.num_outputs:
+            raise MismatchError(
+                f"expected at least {self.num_outputs} outputs, got {num_outputs}: outputs can be "
+                f"added, not taken away"
+            )
+        return self.grow(self.basis.network, num_outputs, carry=True)
+
+    def to(self, device: torch.device) -> State:
+        """The same on another device."""
+        reference = self.reference.to(device)
+        return State(self.spec, self.basis.to(device), self.sums.to(device), reference)
+
+
+def _no_sums(num_outputs: int, basis: Basis) -> DualSums:
+    return DualSums.zeros(num_outputs, basis.num_kernels, basis.size, basis.network.device)
+
+
+class Checked:
+    """Pairs with inputs and targets checked and moved; may be walked through again."""
+
+    def __init__(
+        self,
+        batches: Pairs,
+        prepare: Callable[[Inputs], Inputs],
+        device: torch.device,
+        likelihood: Likelihood,
+        num_outputs: int,
+    ) -> None:
+        self._batches = batches
+        self._prepare = prepare
+        self._device = device
+        self._likelihood = likelihood
+        self._num_outputs = num_outputs
+
+    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
+        for x, y in self._batches:
+            targets = self._likelihood.targets(y.to(self._device), self._num_outputs)
+            yield self._prepare(x), targets

@@ -1,0 +1,64 @@
+"""Choosing delta, and for logits the scale of f, from one pass over validation data.
+
+With W = U diag(lambda) U' every delta costs a division per feature: no pass over training data, and
+no factorisation, is repeated.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sfr_cl.core.evidence import Natural, learn
+from sfr_cl.core.solve import Sweep
+from sfr_cl.core.state import State
+from sfr_cl.data.inputs import Inputs
+from sfr_cl.errors import SFRWarning
+
+DELTAS = [10 ** (step / 8) for step in range(-48, 49)]
+SCALES = [10 ** (step / 10) for step in range(-10, 11)]
+
+
+class Tuned(NamedTuple):
+    """The winner."""
+
+    prior_precision: float
+    logit_scale: float
+
+
+def by_evidence(state: State) -> Tuned:
+    """The delta of greatest log marginal likelihood, along with the noise if that is learned."""
+    return Tuned(learn(Natural.of(state), state.likelihood, None)[0], 1.0)
+
+
+def by_validation(state: State, batches: Iterable[tuple[Inputs, Tensor]], link: str) -> Tuned:
+    """The delta, and scale of logits, of least validation NLPD."""
+    sweep = Sweep(state, DELTAS)
+    scales = SCALES if state.likelihood.has_logits else [1.0]
+    totals = torch.zeros(len(DELTAS), len(scales), dtype=torch.float64)
+    for x, y in batches:
+        features = state.basis.features(x, diagonal=True)
+        pairs = zip(sweep.solved, sweep.moments(features), strict=True)
+        for row, (solved, (mean, variance)) in enumerate(pairs):
+            for column, scale in enumerate(scales):
+                predictive = solved.likelihood.predictive(mean * scale, variance * scale**2, link)
+                totals[row, column] -= float(predictive.log_prob(y).double().sum())
+    totals = totals.nan_to_num(nan=math.inf)
+    best = int(totals.argmin())
+    _warn_at_edge(best // len(scales))
+    return Tuned(DELTAS[best // len(scales)], scales[best % len(scales)])
+
+
+def _warn_at_edge(index: int) -> None:
+    if index in (0, len(DELTAS) - 1):
+        warnings.warn(
+            f"the best prior precision lies at the edge of the range tried, {DELTAS[index]:.0e}: "
+            f"the kernel, or the data, says little",
+            SFRWarning,
+            stacklevel=4,
+        )

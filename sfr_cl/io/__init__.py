@@ -1,0 +1,1 @@
+"""Posteriors as files of tensors and plain values."""
