@@ -4,6 +4,7 @@ from sfr_cl.errors import SFRError, SFRWarning
 from sfr_cl.inducing import class_balanced, greedy, noise, random, smooth_noise
 from sfr_cl.likelihoods import Likelihood
 from sfr_cl.posterior import SFRPosterior
+from sfr_cl.streaming import StreamingPosterior
 
 __version__ = "0.1.0"
 
@@ -12,6 +13,7 @@ __all__ = [
     "SFRError",
     "SFRPosterior",
     "SFRWarning",
+    "StreamingPosterior",
     "class_balanced",
     "greedy",
     "noise",

@@ -29,7 +29,7 @@ class Absorption:
     def step(self, x: Inputs, y: Tensor) -> Distribution:
         """What the posterior says of a batch that is then added."""
         state = self._predictor.solved.state
-        ((x, y),) = state.checked([(x, y)])
+        x, y = state.checked_pair(x, y)
         features = state.basis.features(x, diagonal=self._predictor.needs_variance)
         terms = state.terms(x, features.outputs, y)
         self._sums = self._sums + DualSums.of(features.phi, terms)

@@ -6,6 +6,7 @@ f(x) = phi(x)' w + the part of the kernel that the features miss, with w ~ N(0, 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -13,10 +14,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sfr_cl.core.linalg import JITTER, cholesky, extend_cholesky, whiten
+from sfr_cl.core.linalg import JITTER, cholesky, extend_cholesky
 from sfr_cl.data import memory
-from sfr_cl.data.inputs import Inputs, concat, leaves, length, take, tree_map
-from sfr_cl.errors import DataError, SFRWarning
+from sfr_cl.data.inputs import (
+    Inputs,
+    as_like,
+    concat,
+    length,
+    prepare,
+    require_form,
+    take,
+    tree_map,
+)
+from sfr_cl.errors import SFRWarning
 from sfr_cl.kernel import TangentKernel
 from sfr_cl.kernel.network import FrozenNetwork
 from sfr_cl.kernel.tangent import AtInducing
@@ -38,7 +48,7 @@ class Features:
     phi: Tensor
     """Features, ``[K, B, M]``, in float64."""
     diagonal: Tensor | None
-    """kappa(x, x), ``[K, B]``, when asked for."""
+    """kappa(x, x), ``[K, B]``, in float64, when asked for."""
 
     @cached_property
     def unexplained(self) -> Tensor:
@@ -55,9 +65,16 @@ class Features:
         """In other orthonormal coordinates U ``[K, M, M]``: phi becomes U' phi."""
         return replace(self, phi=self.phi @ vectors)
 
+    def take(self, index: slice) -> Features:
+        """Some rows."""
+        diagonal = None if self.diagonal is None else self.diagonal[:, index]
+        return Features(self.outputs[index], self.phi[:, index], diagonal)
+
     @staticmethod
-    def join(parts: list[Features]) -> Features:
+    def join(parts: Sequence[Features]) -> Features:
         """One batch of several."""
+        if len(parts) == 1:
+            return parts[0]
         diagonals = [part.diagonal for part in parts if part.diagonal is not None]
         return Features(
             torch.cat([part.outputs for part in parts]),
@@ -111,8 +128,13 @@ class Basis(Protocol):
         """kappa(x, x) of prepared inputs, ``[K, B, B]``."""
         ...
 
+    @property
     def scale(self) -> float:
         """A typical kappa(x, x)."""
+        ...
+
+    def like(self, x: Inputs) -> Inputs:
+        """Prepared inputs in one shape and dtype, so that they can wait beside others."""
         ...
 
     def direction(self, vectors: Tensor) -> dict[str, Tensor]:
@@ -178,30 +200,27 @@ class InducingInputs:
 
     def prepare(self, x: Inputs, what: str = "inputs") -> Inputs:
         """Inputs, checked, of the form of Z."""
-        x = self.network.prepare(x, what)
-        found, expected = leaves(x), leaves(self.z)
-        if [name for name, _ in found] != [name for name, _ in expected]:
-            raise DataError(
-                f"expected inputs of the form of the inducing inputs, got leaves "
-                f"{[name for name, _ in found]} instead of {[name for name, _ in expected]}"
-            )
-        for (_, leaf), (_, known) in zip(found, expected, strict=True):
-            if leaf.ndim != known.ndim:
-                raise DataError(
-                    f"expected inputs with {known.ndim} dimensions, the batch first, got shape "
-                    f"{list(leaf.shape)}"
-                )
+        x = prepare(x, self.network.device, self.network.dtype, what)
+        require_form(x, self.z)
         return x
+
+    def like(self, x: Inputs) -> Inputs:
+        """Prepared inputs of the shape of Z and in its dtype."""
+        return as_like(x, self.z)
 
     def features(self, x: Inputs, *, diagonal: bool = False) -> Features:
         values = self.at_z(x, diagonal=diagonal)
-        return Features(
-            values.outputs, whiten(self.factor, values.cross.double()), values.diagonal
+        # phi = L^-1 kappa(Z, x), by rows.
+        phi = torch.linalg.solve_triangular(
+            self.factor.mT, values.cross.double(), upper=True, left=False
         )
+        found = None if values.diagonal is None else values.diagonal.double()
+        return Features(values.outputs, phi, found)
 
     def gram(self, x: Inputs) -> Tensor:
         return self.kernel.gram(x)
 
+    @cached_property
     def scale(self) -> float:
         return float(self.at_z.gram.diagonal(dim1=-2, dim2=-1).mean())
 

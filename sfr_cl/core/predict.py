@@ -74,9 +74,8 @@ class Predictor:
         x = state.basis.prepare(x, PREDICTED)
         for start in range(0, length(x), size):
             batch = take(x, slice(start, start + size))
-            offset = state.prior_mean(network(batch))
             part = network.tangent(batch, direction).double()
-            means.append(part if offset is None else offset.double() + part)
+            means.append(network(batch).double() + part if state.spec.mean == "network" else part)
         found = torch.cat(means)
         require_finite(found)
         return found

@@ -44,10 +44,20 @@ class Solved:
         """The sums of a state solved, with delta and the noise learned where they are."""
         natural, spec = Natural.of(state), state.spec
         delta, likelihood = learn(natural, spec.likelihood, spec.prior_precision, precision=False)
+        return Solved._at(state, natural, delta, likelihood)
+
+    @staticmethod
+    def as_given(state: State) -> Solved:
+        """The sums of a state solved at the delta and the noise that it has."""
+        delta = state.spec.prior_precision or 1.0
+        return Solved._at(state, Natural.of(state), delta, state.likelihood)
+
+    @staticmethod
+    def _at(state: State, natural: Natural, delta: float, likelihood: Likelihood) -> Solved:
         natural = natural.with_noise(likelihood.noise_variance)
         precision = Precision(natural.weight, delta)
-        vectors = natural.mean_vectors(spec.mean)
-        if spec.mean != "dual":
+        vectors = natural.mean_vectors(state.spec.mean)
+        if state.spec.mean != "dual":
             vectors = precision.whiten_vectors(vectors)
         return Solved(state, natural, likelihood, precision, vectors)
 
@@ -91,8 +101,7 @@ class Solved:
             mean = phi[0] @ vectors.mT
         else:
             mean = torch.einsum("cbm,cm->bc", phi, vectors)
-        prior = self.state.prior_mean(features.outputs)
-        return mean if prior is None else prior.double() + mean
+        return features.outputs.double() + mean if self.state.spec.mean == "network" else mean
 
     def variance(self, features: Features) -> Tensor:
         """Variance of f, ``[B, C]``."""

@@ -77,6 +77,11 @@ class State:
         device = self.basis.network.device
         return Checked(batches, self.basis.prepare, device, self.likelihood, self.num_outputs)
 
+    def checked_pair(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
+        """One batch of :meth:`checked`."""
+        targets = self.spec.likelihood.targets(y.to(self.basis.network.device), self.num_outputs)
+        return self.basis.prepare(x), targets
+
     def walk(
         self, x: Inputs, *, diagonal: bool = False, what: str = "inputs"
     ) -> Iterator[tuple[Inputs, Features]]:
@@ -86,16 +91,12 @@ class State:
             batch = take(x, slice(start, start + self.basis.batch_size))
             yield batch, self.basis.features(batch, diagonal=diagonal)
 
-    def prior_mean(self, outputs: Tensor) -> Tensor | None:
-        """The part of the mean that is not the kernel's: the network itself, or nothing."""
-        return outputs if self.spec.mean == "network" else None
-
     # Adding -------------------------------------------------------------------------------------
 
     def terms(self, x: Inputs, outputs: Tensor, y: Tensor) -> Terms:
         """Gradient and curvature of a checked batch where it is linearised."""
         spec = self.spec
-        if spec.at_prior:
+        if spec.linearize_at == "prior":
             return Terms.at_prior(spec.likelihood, y, self.num_outputs)
         # The mean "network" has the prior mean f - J w*, so that f~ = J w*; the others have zero.
         point = self.basis.network.tangent(x) if spec.mean == "network" else outputs

@@ -41,6 +41,16 @@ class Terms:
     seen: Tensor
     """Which outputs each target observes, ``[B, C]``."""
 
+    def take(self, index: slice) -> Terms:
+        """Some rows."""
+        return Terms(*(getattr(self, field.name)[index] for field in fields(self)))
+
+    @staticmethod
+    def join(parts: Sequence[Terms]) -> Terms:
+        """One batch of several."""
+        names = [field.name for field in fields(Terms)]
+        return Terms(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
     @staticmethod
     def at_prior(likelihood: Likelihood, y: Tensor, num_outputs: int) -> Terms:
         """Terms at f^ = 0, to be read with :meth:`Likelihood.prior_reading`."""
@@ -134,6 +144,10 @@ class DualSums:
 
     def __mul__(self, factor: float) -> DualSums:
         return DualSums(*(value * factor for value in self.tensors()))
+
+    def trace(self) -> float:
+        """Of W, over all kernels."""
+        return float(self.weight.diagonal(dim1=-2, dim2=-1).sum())
 
     def require_finite(self) -> None:
         """Refuse sums that have overflowed."""

@@ -129,3 +129,33 @@ def prepare(x: Inputs, device: torch.device, dtype: torch.dtype, what: str = "in
     if sizes == {0}:
         raise DataError(f"expected {what}, got none")
     return x
+
+
+def require_form(x: Inputs, like: Inputs) -> None:
+    """Refuse inputs of another form than the inducing inputs': other leaves, or dimensions."""
+    found, expected = leaves(x), leaves(like)
+    if [name for name, _ in found] != [name for name, _ in expected]:
+        raise DataError(
+            f"expected inputs of the form of the inducing inputs, got leaves "
+            f"{[name for name, _ in found]} instead of {[name for name, _ in expected]}"
+        )
+    for (_, leaf), (_, known) in zip(found, expected, strict=True):
+        if leaf.ndim != known.ndim:
+            raise DataError(
+                f"expected inputs with {known.ndim} dimensions, the batch first, got shape "
+                f"{list(leaf.shape)}"
+            )
+
+
+def as_like(x: Inputs, like: Inputs) -> Inputs:
+    """Inputs of one form with others, in their dtype, if they have their shape too."""
+    dtypes = []
+    for (_, leaf), (_, known) in zip(leaves(x), leaves(like), strict=True):
+        dtypes.append(known.dtype)
+        if leaf.shape[1:] != known.shape[1:]:
+            raise DataError(
+                f"expected inputs of shape {list(known.shape[1:])} like those before, got "
+                f"{list(leaf.shape[1:])}"
+            )
+    remaining = iter(dtypes)
+    return tree_map(lambda leaf: leaf.to(next(remaining)), x)

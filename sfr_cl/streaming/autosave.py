@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from sfr_cl.errors import ArgumentError
-from sfr_cl.options import positive, whole
+from sfr_cl.data.arguments import positive, whole
 from sfr_cl.streaming.posterior import StreamingPosterior
 
 
@@ -45,8 +45,8 @@ class Autosave:
     def __call__(self, cursor: Any) -> bool:
         """Save if it is time, and say whether it was."""
         self._latest = copy.copy(self._stream), cursor  # what is learned later has another cursor
-        learned = self._stream.num_learned - self._learned
-        due = self._samples is not None and learned >= self._samples
+        new = self._stream.n_seen - self._n_seen
+        due = self._samples is not None and new >= self._samples
         due = due or (self._seconds is not None and time.monotonic() - self._at >= self._seconds)
         if due:
             self._save()
@@ -70,4 +70,4 @@ class Autosave:
             self._restart()
 
     def _restart(self) -> None:
-        self._learned, self._at = self._stream.num_learned, time.monotonic()
+        self._n_seen, self._at = self._stream.n_seen, time.monotonic()

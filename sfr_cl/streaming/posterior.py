@@ -3,34 +3,50 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
+from sfr_cl.core.basis import InducingInputs
+from sfr_cl.core.predict import Predictor
+from sfr_cl.core.solve import Solved
+from sfr_cl.core.spec import Spec
+from sfr_cl.core.state import State
+from sfr_cl.core.transfer import inducing
+from sfr_cl.data.arguments import fraction, positive, whole
+from sfr_cl.data.batches import Data
+from sfr_cl.data.inputs import Inputs, as_tensor, length, take
+from sfr_cl.deprecation import renamed, warn
 from sfr_cl.errors import ArgumentError, DataError, MismatchError, NotFittedError
-from sfr_cl.inputs import Data, Inputs, as_tensor, length
-from sfr_cl.likelihoods import CategoricalLikelihood, GaussianLikelihood
-from sfr_cl.options import positive, whole
+from sfr_cl.inducing import DEFAULT_COUNT, choose
+from sfr_cl.kernel import TangentKernel
+from sfr_cl.kernel.network import FrozenNetwork
+from sfr_cl.likelihoods import CategoricalLikelihood, GaussianLikelihood, Likelihood
 from sfr_cl.posterior import SFRPosterior
-from sfr_cl.state import State
-from sfr_cl.streaming import beginning, changes
-from sfr_cl.streaming.changes import Relinearised
-from sfr_cl.streaming.coverage import Coverage
-from sfr_cl.streaming.durable import Durable
+from sfr_cl.streaming import operations, storage
 from sfr_cl.streaming.features import FeatureOrder, are_features
-from sfr_cl.streaming.learning import learned, looked_after
-from sfr_cl.streaming.memory import Memory
-from sfr_cl.streaming.reading import Reading
-from sfr_cl.streaming.rows import Samples, checked
-from sfr_cl.streaming.samples import moments, one_input, one_target, times_of
-from sfr_cl.streaming.scores import Drift, OnDrift, callback
+from sfr_cl.streaming.inducing import ResidualBound
+from sfr_cl.streaming.monitor import Drift, ExcessNLL, OnDrift, callback
+from sfr_cl.streaming.operations import Relinearized
+from sfr_cl.streaming.samples import (
+    Samples,
+    as_times,
+    checked,
+    one_input,
+    one_target,
+    times_of,
+)
+from sfr_cl.streaming.settings import Settings
+from sfr_cl.streaming.state import StreamState
 
 
-class StreamingPosterior(Durable):
+class StreamingPosterior:
     """An :class:`~sfr_cl.SFRPosterior` of endless data: fixed in size, ready at any moment.
 
     Samples come one at a time or in batches, as tensors or, for one sample, as a dictionary of
@@ -46,7 +62,7 @@ class StreamingPosterior(Durable):
         staleness: how many of the latest samples an answer may leave out. Factoring is put off
             until then.
         swap: whether inducing inputs are exchanged where new regions appear, at the price of
-            :attr:`coverage`, and of exact forgetting of earlier samples unless there is a window.
+            :attr:`residual_bound`, and of exact forgetting of earlier samples unless there is a window.
             By default those that the stream chose are.
         calibrate: whether the scale of logits follows the predictions of the last samples.
         on_drift: called with a :class:`Drift` after samples were far more surprising than usual,
@@ -78,40 +94,54 @@ class StreamingPosterior(Durable):
     ) -> None:
         if not isinstance(posterior, SFRPosterior):
             raise ArgumentError(f"expected an SFRPosterior, got {type(posterior).__name__}")
-        super().__init__()
-        self._template = copy.copy(posterior)
-        if posterior._options.mean == "dual":
+        spec = posterior.spec
+        if spec.mean == "dual":
             raise ArgumentError(
                 "expected mean='natural' or 'network', got 'dual', which absorbs nothing: build "
                 "the posterior without it"
             )
-        self._on_drift = callback(on_drift, posterior.likelihood)
-        self._features: FeatureOrder | None = None
-        self._memory: Memory | None = None
-        self._read: tuple[Reading, int] | None = None
-        self._settings = beginning.settings_for(
-            posterior,
+        self._on_drift = callback(on_drift, spec.likelihood)
+        z = posterior.inducing_inputs if posterior.is_fitted else _given_inducing(posterior)
+        num_data = posterior.num_data if posterior.is_fitted else 0
+        if swap and num_data > 0:
+            raise ArgumentError(
+                f"expected swap=False for a posterior with data, got True, and {num_data} data: "
+                f"how well others would stand for them can't be known; let the stream learn them"
+            )
+        chooses = isinstance(z, int)
+        self._settings = Settings(
             discount=discount,
             discount_per=discount_per,
             window=window,
             staleness=staleness,
-            swap=swap,
+            swap=chooses if swap is None else swap,
             calibrate=calibrate,
+            budget=z if chooses else length(z),
+            learns_precision=spec.learns_precision,
         )
-        inducing = beginning.given_inducing(posterior)
-        if posterior._fitted is not None:
-            if window is not None and posterior.num_data > 0:
-                raise ArgumentError(
-                    f"expected a posterior without data for a window, got {posterior.num_data} "
-                    f"data that would never leave it: let the stream learn them"
+        if window is not None and num_data > 0:
+            raise ArgumentError(
+                f"expected a posterior without data for a window, got {num_data} data that would "
+                f"never leave it: let the stream learn them"
+            )
+        self._spec, self._logit_scale = spec, posterior.logit_scale
+        self._features: FeatureOrder | None = None
+        self._stream: StreamState | None = None
+        self._answer: tuple[Solved, int] | None = None
+        self._kernel: TangentKernel | None = None
+        self._writer: storage.Writer | None = None
+        if posterior.is_fitted:
+            solved = posterior.solved
+            self._network = posterior.state.basis.network
+            self._stream = self._init(
+                posterior.state.with_spec(
+                    likelihood=solved.likelihood, prior_precision=solved.prior_precision
                 )
-            fitted = posterior._fitted.with_likelihood(posterior._solution.likelihood)
-            self._memory = self._begun(fitted, posterior.prior_precision)
+            )
             return
-        self._template._network = copy.deepcopy(posterior._network)
-        if not isinstance(inducing, int):
-            state = beginning.empty(self._template, self._template._network, inducing)
-            self._memory = self._begun(state, self._template._prior_precision or 1.0)
+        self._network = _frozen(posterior.network, spec)
+        if not chooses:
+            self._stream = self._init(self._over(z))
 
     # Learning -----------------------------------------------------------------------------------
 
@@ -125,28 +155,28 @@ class StreamingPosterior(Durable):
                 come: they count for less.
         """
         order = self._features
-        if are_features(x) and order is None:
+        if order is None and not isinstance(x, Tensor) and are_features(x):
             order = FeatureOrder.of(x)
         drifts = self._learn(one_input(x, order), one_target(y), time)
         self._features = order
         self._tell(drifts)
 
     def learn_many(self, x: Inputs, y: Any, *, time: Any = None) -> None:
-        """Absorb a batch, exactly as one sample after the other; whole, or not at all."""
+        """Absorb a batch, exactly as one sample after the other; all of it, or nothing."""
         self._tell(self._learn(x, as_tensor(y), time))
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def _learn(self, x: Inputs, y: Tensor, time: Any) -> tuple[Drift, ...]:
-        memory = self._memory or self._first(x)
-        x, y = checked(memory.state, x, y)
-        times = times_of(self._settings, memory.learned, length(x), time)
-        times = times.to(memory.state.network.device)
-        memory = learned(memory, Samples(x, y, times, torch.ones_like(times)))
-        drifts = memory.scores.drifts
-        self._memory = (
-            replace(memory, scores=replace(memory.scores, drifts=())) if drifts else memory
-        )
+        stream = self._stream or self._first(x)
+        state = stream.flushed.state
+        x, y = checked(state, x, y)
+        times = times_of(self._settings, stream.n_seen, len(y), time).to(y.device)
+        stream = operations.learned(stream, Samples(x, y, times, torch.ones_like(times)))
+        drifts = stream.monitor.drifts
+        if drifts:
+            stream = replace(stream, monitor=replace(stream.monitor, drifts=()))
+        self._stream = stream
         return drifts
 
     def _tell(self, drifts: tuple[Drift, ...]) -> None:
@@ -167,7 +197,7 @@ class StreamingPosterior(Durable):
             x: inputs.
             y: targets.
             at: where samples lose weight, when each was learned: its time, or the value that
-                :attr:`num_learned` had just before.
+                :attr:`n_seen` had just before.
             weight: what :meth:`discount` has left of them. Samples in a window know it.
         """
         self._forget(x, as_tensor(y), at, weight)
@@ -175,18 +205,16 @@ class StreamingPosterior(Durable):
     @torch.inference_mode(False)
     @torch.no_grad()
     def _forget(self, x: Inputs, y: Tensor, at: Any, weight: float) -> None:
-        memory = self._known
-        x, y = checked(memory.state, x, y)
-        when = None if at is None else moments(at).to(memory.state.network.device)
+        stream = self._known
+        x, y = checked(stream.state, x, y)
+        when = None if at is None else as_times(at).to(y.device)
         if when is not None and len(when) != len(y):
             raise DataError(f"expected one moment for each sample, got {len(when)} for {len(y)}")
-        self._change(changes.forgotten(memory, x, y, when, positive("weight", weight)))
+        self._change(operations.forgotten(stream, x, y, when, positive("weight", weight)))
 
     def discount(self, gamma: float) -> None:
         """Give all that was learned so far the weight ``gamma``, at most 1: after a drift, say."""
-        if positive("gamma", gamma) > 1:
-            raise ArgumentError(f"expected gamma in (0, 1], got {gamma}")
-        self._change(changes.discounted(self._known, gamma))
+        self._change(operations.discounted(self._known, fraction("gamma", gamma)))
 
     @torch.no_grad()
     def merge(self, other: StreamingPosterior) -> None:
@@ -196,68 +224,62 @@ class StreamingPosterior(Durable):
         mine, theirs = self._known, other._known
         if mine.settings != theirs.settings:
             raise ArgumentError("expected streams with the same settings, got different ones")
-        _ = self._bare() + other._bare()  # refuses what can't be added
-        self._change(changes.merged(mine, theirs))
+        _ = self._as_asked_for() + other._as_asked_for()  # refuses what can't be added
+        self._change(operations.merged(mine, theirs))
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def relinearise(self, network: nn.Module, data: Data | None = None) -> Relinearised:
-        """Carry all over to a network that was retrained or replaced.
+    def relinearize(self, network: nn.Module, data: Data | None = None) -> Relinearized:
+        """Carry all that is known to a network that was retrained or replaced.
 
         What was learned is carried through the values of f at the inducing inputs, and needs no
-        data; what a window holds is seen anew, exactly.
+        data; what a window holds is evaluated again, exactly.
 
         Args:
             network: with as many outputs, if their number is the network's; it is copied.
             data: held-out samples, to measure what it costs.
         """
-        memory = self._known
+        stream = self._known
         held_out = list(data) if isinstance(data, Iterator) else data
-        template = copy.copy(self._template)
-        template._network = copy.deepcopy(network)
-        if template._options.outputs_are_free:
-            template._num_outputs = memory.state.num_outputs
-        state = beginning.empty(template, template._network, memory.state.z)
-        if state.num_outputs != memory.state.num_outputs:
-            raise MismatchError(
-                f"expected a network with {memory.state.num_outputs} outputs, like the one before, "
-                f"got {state.num_outputs}"
-            )
         before, after = copy.copy(self), copy.copy(self)
-        after._template = template
-        after._memory = changes.relinearised(memory, state)
-        divergence = changes.divergence(*(each.predict(memory.state.z) for each in (before, after)))
+        after._network, after._kernel = _frozen(network, self._spec), None
+        state = after._over(self.inducing_inputs, num_outputs=stream.state.num_outputs)
+        if state.num_outputs != stream.state.num_outputs:
+            raise MismatchError(
+                f"expected a network with {stream.state.num_outputs} outputs, like the one "
+                f"before, got {state.num_outputs}"
+            )
+        after._stream = operations.relinearized(stream, state)
+        z = self.inducing_inputs
+        divergence = operations.divergence(*(each.predict(z) for each in (before, after)))
         costs = [None if held_out is None else each.nlpd(held_out) for each in (before, after)]
-        self._template = template
-        self._change(after._known)
-        return Relinearised(divergence, *costs)
+        self._network, self._kernel = after._network, None
+        self._change(after._stream)
+        return Relinearized(divergence, *costs)
+
+    relinearise = renamed(relinearize, "relinearise")
 
     @torch.no_grad()
     def grow_outputs(self, num_outputs: int) -> None:
         """Make room for classes to come; see :meth:`SFRPosterior.grow_outputs`."""
         whole("number of outputs", num_outputs)
-        if not isinstance(self._template.likelihood, CategoricalLikelihood):
+        spec, stream = self._spec, self._stream
+        if not isinstance(spec.likelihood, CategoricalLikelihood):
             raise ArgumentError(
-                f"expected 'classification', whose classes may grow, got "
-                f"{self._template.likelihood.name!r}"
+                f"expected 'classification', whose classes may grow, got {spec.likelihood.name!r}"
             )
-        if self._memory is None:
-            if not self._template._options.outputs_are_free:
-                raise ArgumentError(
-                    "expected a shared kernel with linearize_at='prior', which speaks of other "
-                    "outputs than the network's, got a posterior without"
-                )
-            if num_outputs < (least := self._template._num_outputs or 1):
-                raise ArgumentError(f"expected at least {least} outputs, got {num_outputs}")
-            self._template = copy.copy(self._template)
-            self._template._num_outputs = num_outputs
-            return
-        state = self._memory.state
-        self._template._require_free_outputs(state.kernel_outputs, num_outputs)
-        if num_outputs < state.num_outputs:
-            raise ArgumentError(f"expected at least {state.num_outputs} outputs, got {num_outputs}")
-        if num_outputs > state.num_outputs:
-            self._change(changes.grown(self._memory, num_outputs))
+        known = (spec.num_outputs or 1) if stream is None else stream.state.num_outputs
+        if stream is None and not spec.any_outputs:
+            raise ArgumentError(
+                "expected a shared kernel with linearize_at='prior', which takes other numbers of "
+                "outputs than the network's, got a posterior without"
+            )
+        if num_outputs < known and spec.any_outputs:
+            raise ArgumentError(f"expected at least {known} outputs, got {num_outputs}")
+        if stream is None:
+            self._spec = replace(spec, num_outputs=num_outputs)
+        elif num_outputs != known:
+            self._change(operations.grown(stream, num_outputs))
 
     # Prediction ---------------------------------------------------------------------------------
 
@@ -265,25 +287,23 @@ class StreamingPosterior(Durable):
     @torch.no_grad()
     def predict_f(self, x: Inputs) -> Normal:
         """The posterior of the latent function at a batch of inputs."""
-        mean, variance = self._moments(x, variance=True)
-        return Normal(mean, variance.clamp_min(torch.finfo(mean.dtype).tiny).sqrt())
+        predictor, x = self._predictor(x)
+        return predictor.latent(x)
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def predict(self, x: Inputs) -> Distribution:
         """The predictive distribution of y at a batch of inputs."""
-        memory = self._memory or self._first(x)
-        likelihood, scale = memory.state.likelihood, self.logit_scale
-        needed = memory.link != "map" or not likelihood.has_logits
-        mean, variance = self._moments(x, variance=needed)
-        return likelihood.predictive(scale * mean, scale**2 * variance, memory.link)
+        predictor, x = self._predictor(x)
+        return predictor.predictive(x)
 
     def predict_proba_many(self, x: Inputs) -> Tensor:
         """Probabilities of the classes, ``[B, C]``."""
         probabilities = getattr(self.predict(x), "probs", None)
-        if not self._template.likelihood.has_logits or probabilities is None:
+        likelihood = self._spec.likelihood
+        if not likelihood.has_logits or probabilities is None:
             raise ArgumentError("expected a likelihood of classes, got another: use predict")
-        if self._template.likelihood.name == "binary":
+        if likelihood.name == "binary":
             return torch.cat([1 - probabilities, probabilities], dim=1)
         found: Tensor = probabilities
         return found
@@ -294,7 +314,7 @@ class StreamingPosterior(Durable):
 
     def predict_many(self, x: Inputs) -> Tensor:
         """The likeliest class of each input, or the mean of the targets."""
-        if self._template.likelihood.has_logits:
+        if self._spec.likelihood.has_logits:
             return self.predict_proba_many(x).argmax(1)
         return self.predict(x).mean
 
@@ -311,104 +331,235 @@ class StreamingPosterior(Durable):
 
     @property
     def posterior(self) -> SFRPosterior:
-        """All that is known now, as a posterior of its own."""
-        memory = self._known
-        twin = self._bare()
-        twin._prior_precision, twin._logit_scale = memory.prior_precision, self.logit_scale
-        if isinstance(memory.state.likelihood, GaussianLikelihood):
-            fixed = GaussianLikelihood(memory.state.likelihood.noise_variance)
-            twin._likelihood = fixed
-            twin._take_over(twin._state.with_likelihood(fixed))
-        return twin
+        """All that is known now, as a posterior by itself."""
+        stream = self._known
+        state, likelihood = stream.state.with_sums(stream.sums), stream.state.likelihood
+        if likelihood.noise_variance is not None:
+            likelihood = GaussianLikelihood(likelihood.noise_variance)
+        state = state.with_spec(likelihood=likelihood)
+        spec = replace(self._spec, likelihood=likelihood)
+        return self._posterior(spec, state, self.logit_scale)
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to save yet: no sample, and no inducing input."""
-        return self._memory is None
+        return self._stream is None
 
     @property
-    def num_learned(self) -> int:
+    def n_seen(self) -> int:
         """Samples learned so far, whatever became of them."""
-        return 0 if self._memory is None else self._memory.learned
+        return 0 if self._stream is None else self._stream.n_seen
 
     @property
     def num_data(self) -> float:
         """Samples that are remembered, each by its weight."""
-        return 0.0 if self._memory is None else float(self._memory.sums.count)
+        return 0.0 if self._stream is None else float(self._stream.sums.count)
 
     @property
     def inducing_inputs(self) -> Inputs:
         """Z; they never exceed the budget."""
-        return self._known.state.z
+        return inducing(self._known.state).z
 
     @property
-    def coverage(self) -> Coverage:
-        """How much of what was learned at these weights the inducing inputs see, with bounds."""
-        return self._known.folded().coverage
+    def residual_bound(self) -> ResidualBound:
+        """How much of what was learned at these weights the inducing inputs miss, with bounds."""
+        return self._known.flush().residual
 
     @property
-    def surprise(self) -> float:
-        """How surprising recent samples were: standard deviations above the usual level."""
-        scores = None if self._memory is None else self._memory.scores
-        return 0.0 if scores is None or scores.surprise is None else scores.surprise.score
+    def excess_nll(self) -> float:
+        """How unlikely recent samples were: standard deviations above the usual level."""
+        excess = None if self._stream is None else self._stream.monitor.excess
+        return 0.0 if excess is None else excess.score
 
     @property
     def logit_scale(self) -> float:
         """What logits are multiplied with before the link."""
-        scale = 1.0 if self._memory is None else self._memory.scores.scale
-        return self._template.logit_scale * scale
+        scale = 1.0 if self._stream is None else self._stream.monitor.scale
+        return self._logit_scale * scale
+
+    @property
+    def num_learned(self) -> int:
+        """The old name of :attr:`n_seen`."""
+        warn("num_learned", "n_seen")
+        return self.n_seen
+
+    @property
+    def coverage(self) -> ResidualBound:
+        """The old name of :attr:`residual_bound`."""
+        warn("coverage", "residual_bound")
+        return self.residual_bound
+
+    @property
+    def surprise(self) -> float:
+        """The old name of :attr:`excess_nll`."""
+        warn("surprise", "excess_nll")
+        return self.excess_nll
+
+    # Files --------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], *, cursor: Any = None) -> None:
+        """Write all of it, and the caller's place in the stream, to one file, atomically.
+
+        Whatever happens meanwhile, a reader finds this file or the one before, complete. From the
+        first save on this is the only stream that may write there, until :meth:`close` or a save to
+        another path.
+
+        Args:
+            path: of the file; beside it lies a lock.
+            cursor: where to go on reading after what has been learned: any JSON value.
+        """
+        content = self._content(cursor)
+        self.claim(path).write(*content)
+
+    def save_with(self, writer: storage.Writer, cursor: Any) -> None:
+        """Write as :meth:`save` does, by a writer that another stream has."""
+        writer.write(*self._content(cursor))
+
+    def _content(self, cursor: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        cursor, stream = storage.plain_cursor(cursor), self._known
+        state = stream.state.with_spec(prior_precision=self._spec.prior_precision)
+        found = self._posterior(self._spec, state, self._logit_scale).state_dict()
+        return storage.content(stream, found, self._features, cursor)
+
+    def claim(self, path: str | os.PathLike[str]) -> storage.Writer:
+        """Be the only one that may write there, from now on, as :meth:`save` does."""
+        if self._writer is None or self._writer.path != storage.absolute(path):
+            writer = storage.Writer(path)
+            if self._writer is not None:
+                self._writer.leave()
+            self._writer = writer
+        return self._writer
+
+    def close(self) -> None:
+        """Let others write where this stream was saved."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        network: nn.Module,
+        *,
+        likelihood: Likelihood | None = None,
+        on_drift: OnDrift | None = None,
+    ) -> tuple[StreamingPosterior, Any]:
+        """A stream as it was saved, and the cursor saved with it.
+
+        Args:
+            path: a file written by :meth:`save`.
+            network: a module of the same architecture; the weights come from the file.
+            likelihood: the object, if the posterior was made with a custom one.
+            on_drift: see the class.
+        """
+        posterior, stream, features, cursor = storage.read(path, network, likelihood)
+        excess = None if on_drift is None else stream.monitor.excess or ExcessNLL()
+        loaded = object.__new__(cls)
+        loaded._on_drift = callback(on_drift, posterior.likelihood)
+        loaded._spec = replace(posterior.spec, num_outputs=posterior.num_outputs)
+        loaded._logit_scale = posterior.logit_scale
+        loaded._network = posterior.state.basis.network
+        loaded._settings = stream.settings
+        loaded._stream = replace(stream, monitor=replace(stream.monitor, excess=excess))
+        loaded._features = features
+        loaded._answer = loaded._kernel = loaded._writer = None
+        return loaded, cursor
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copies: the lock of a file stays with this one."""
-        return {**self.__dict__, "_writer": None, "_read": None}
+        """For pickles and copies: the lock of a file stays with this one."""
+        return {**vars(self), "_writer": None, "_answer": None, "_kernel": None}
 
     def __repr__(self) -> str:
-        what = f"StreamingPosterior({self._template.likelihood.name!r}"
-        if self._memory is None:
+        what = f"StreamingPosterior({self._spec.likelihood.name!r}"
+        if self._stream is None:
             return f"{what}, nothing learned)"
         return (
-            f"{what}, {length(self._memory.state.z)} inducing inputs, "
-            f"{self.num_learned} samples learned)"
+            f"{what}, {self._stream.state.basis.size} inducing inputs, "
+            f"{self.n_seen} samples learned)"
         )
 
     # Private ------------------------------------------------------------------------------------
 
     @property
-    def _known(self) -> Memory:
-        if self._memory is None:
+    def _known(self) -> StreamState:
+        if self._stream is None:
             raise NotFittedError(
                 "expected a stream with inducing inputs, got one that has learned nothing yet: "
                 "call learn_one or learn_many first"
             )
-        return self._memory
+        return self._stream
 
-    def _change(self, memory: Memory) -> None:
-        self._memory, self._read = looked_after(memory), None
+    def _change(self, stream: StreamState) -> None:
+        self._stream, self._answer = operations.maintained(stream), None
 
-    def _bare(self) -> SFRPosterior:
+    def _posterior(self, spec: Spec, state: State, logit_scale: float) -> SFRPosterior:
+        return SFRPosterior.of(
+            spec, self._network.module, state, inducing=inducing(state).z, logit_scale=logit_scale
+        )
+
+    def _as_asked_for(self) -> SFRPosterior:
         """A posterior with all sums, and the settings the stream was given."""
-        twin = copy.copy(self._template)
-        twin._take_over(self._known.state.with_sums(self._known.sums))
-        if isinstance(twin.likelihood, GaussianLikelihood) and twin.likelihood.learn:
-            twin._likelihood = GaussianLikelihood(1.0, learn=True)  # whatever it is by now
-        return twin
+        stream, spec = self._known, self._spec
+        if spec.likelihood.learns_noise:  # whatever it is by now
+            spec = replace(spec, likelihood=spec.likelihood.with_noise(1.0))
+        state = stream.state.with_sums(stream.sums)
+        state = state.with_spec(prior_precision=spec.prior_precision)
+        return self._posterior(spec, state, self._logit_scale)
 
-    def _begun(self, state: State, prior_precision: float) -> Memory:
+    def _over(self, z: Inputs, num_outputs: int | None = None) -> State:
+        """An empty state over inducing inputs; a kernel at the prior takes any number of outputs."""
+        spec = self._spec
+        if num_outputs is not None and spec.any_outputs:
+            spec = replace(spec, num_outputs=num_outputs)
+        z, kernel = choose(
+            z, None, self._network, spec.likelihood, num_outputs=None, shared=spec.shared
+        )
+        spec.outputs(kernel.num_outputs)  # refuses a number that does not fit
+        return State.empty(spec, InducingInputs.of(self._kernel or kernel, z, spec.batch_size))
+
+    def _init(self, state: State, *, choosing: bool = False) -> StreamState:
+        state = state.with_spec(prior_precision=state.spec.prior_precision or 1.0)
         watched = self._on_drift is not None
-        return beginning.begun(self._settings, state, prior_precision, watched=watched)
+        stream = StreamState.init(self._settings, state, watched=watched, choosing=choosing)
+        return operations.scheduled(stream)
 
-    def _first(self, x: Inputs) -> Memory:
-        watched = self._on_drift is not None
-        return beginning.first(self._template, self._settings, x, watched=watched)
+    def _first(self, x: Inputs) -> StreamState:
+        """Nothing learned yet, over the first of some inputs."""
+        state = self._over(take(self._network.prepare(x), slice(0, 1)))
+        self._kernel = inducing(state).kernel
+        return self._init(state, choosing=True)
 
-    def _moments(self, x: Inputs, *, variance: bool) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f, ``[B, C]``; zeros if no variance is asked for."""
-        reading = self._reading() if self._memory is not None else self._first(x).reading
-        return reading.at(x, variance=variance)
+    def _predictor(self, x: Inputs) -> tuple[Predictor, Inputs]:
+        """What answers, and inputs in the form of those learned."""
+        solved = self._first(x).solved if self._stream is None else self._solved(self._stream)
+        basis = solved.state.basis
+        x = basis.like(basis.prepare(x, "inputs to predict"))
+        return Predictor(solved, self.logit_scale, self._spec.link), x
 
-    def _reading(self) -> Reading:
-        memory = self._known
-        if self._read is not None and memory.learned - self._read[1] <= self._settings.staleness:
-            return self._read[0]
-        self._read = (memory.answer, memory.learned)
-        return self._read[0]
+    def _solved(self, stream: StreamState) -> Solved:
+        """All sums solved, or those of a moment that staleness permits."""
+        if self._answer is None or stream.n_seen - self._answer[1] > self._settings.staleness:
+            self._answer = stream.solved, stream.n_seen
+        return self._answer[0]
+
+
+def _frozen(network: nn.Module, spec: Spec) -> FrozenNetwork:
+    frozen = FrozenNetwork(network, spec.parameters, spec.dtype)
+    frozen.require_finite()
+    return frozen
+
+
+def _given_inducing(posterior: SFRPosterior) -> Any:
+    """How many inducing inputs a stream is to choose, or those that were given."""
+    wanted = posterior.inducing
+    if wanted is None:
+        return DEFAULT_COUNT
+    if isinstance(wanted, Integral):
+        return whole("number of inducing inputs", int(wanted))
+    if callable(wanted):
+        raise ArgumentError(
+            "expected a number of inducing inputs, or the inputs themselves, got a selector: fit "
+            "the posterior to the first data, or give a number"
+        )
+    return wanted

@@ -1,21 +1,165 @@
-"""What people give, as batches: one sample, features by name, times."""
+"""Samples as the sums take them, evaluated when they come, so that errors come with them."""
 
 from __future__ import annotations
 
 import time as system
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sfr_cl.core.basis import Features
+from sfr_cl.core.state import State
+from sfr_cl.core.sums import DualSums, Terms
+from sfr_cl.data.inputs import Inputs, concat, length, take, tree_map
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError
-from sfr_cl.inputs import Inputs, tree_map
 from sfr_cl.streaming.features import FeatureOrder, are_features
 from sfr_cl.streaming.settings import Settings
+
+LARGEST = 1e75
+"""Numbers beyond this overflow once they are squared twice."""
+
+LARGEST_SCALE = 1e8
+"""kappa(x, x) beyond this times that of the inducing inputs leaves others too few digits."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs and targets, checked, with the time each was learned at."""
+
+    x: Inputs
+    y: Tensor
+    times: Tensor
+    """On the stream's clock, ``[B]``."""
+    scale: Tensor
+    """What :meth:`StreamingPosterior.discount` has left of each, ``[B]``."""
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def take(self, index: slice | Tensor) -> Samples:
+        """Some of them."""
+        return Samples(take(self.x, index), self.y[index], self.times[index], self.scale[index])
+
+    def scaled(self, gamma: float) -> Samples:
+        """With another share of their weight."""
+        return Samples(self.x, self.y, self.times, self.scale * gamma)
+
+    def copied(self) -> Samples:
+        """In memory of their own, whatever becomes of the caller's."""
+        x = self.x.clone() if isinstance(self.x, Tensor) else tree_map(torch.clone, self.x)
+        return Samples(x, self.y.clone(), self.times.clone(), self.scale.clone())
+
+    @staticmethod
+    def join(parts: Sequence[Samples]) -> Samples:
+        """One after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        return Samples(
+            concat([part.x for part in parts]),
+            torch.cat([part.y for part in parts]),
+            torch.cat([part.times for part in parts]),
+            torch.cat([part.scale for part in parts]),
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples with their features, and the terms they add to the sums."""
+
+    samples: Samples
+    features: Features
+    """With kappa(x, x), in float64."""
+    terms: Terms
+
+    @staticmethod
+    def of(state: State, samples: Samples) -> Batch:
+        """Evaluate checked samples."""
+        parts, size = [], state.basis.batch_size
+        if len(samples) <= size:
+            parts.append(state.basis.features(samples.x, diagonal=True))
+        else:
+            for start in range(0, len(samples), size):
+                x = take(samples.x, slice(start, start + size))
+                parts.append(state.basis.features(x, diagonal=True))
+        features = Features.join(parts)
+        terms = state.terms(samples.x, features.outputs, samples.y)
+        return Batch(samples, features, terms)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def take(self, index: slice) -> Batch:
+        """Some of them."""
+        return Batch(self.samples.take(index), self.features.take(index), self.terms.take(index))
+
+    @staticmethod
+    def join(parts: Sequence[Batch]) -> Batch:
+        """One after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        return Batch(
+            Samples.join([part.samples for part in parts]),
+            Features.join([part.features for part in parts]),
+            Terms.join([part.terms for part in parts]),
+        )
+
+    def sums(self, weights: Tensor | None) -> DualSums:
+        """Their terms; each once, or with its weight."""
+        return DualSums.of(self.features.phi, self.terms, weights)
+
+    def require_moderate(self, state: State) -> None:
+        """Refuse numbers that no sum can hold beside others."""
+        features, terms = self.features, self.terms
+        assert features.diagonal is not None
+        values = (
+            features.phi,
+            features.diagonal,
+            terms.gradient,
+            terms.curvature,
+            terms.constant,
+        )
+        largest = max(float(value.abs().amax()) for value in values)
+        if not all(bool(torch.isfinite(value).all()) for value in values) or largest > LARGEST:
+            raise DataError(
+                f"expected inputs and targets of moderate size, got some whose kernel or "
+                f"likelihood reaches {largest:.0e}: scale them"
+            )
+        typical, found = state.basis.scale, float(features.diagonal.amax())
+        if found > LARGEST_SCALE * typical:
+            raise DataError(
+                f"expected inputs of the size of the inducing inputs, got some with a kernel of "
+                f"{found:.0e} beside {typical:.0e}: scale them"
+            )
+
+    @property
+    def curvature(self) -> Tensor:
+        """b of each kernel, ``[K, B]``."""
+        return self.terms.curvature.double().mT[: len(self.features.phi)]
+
+
+def checked(state: State, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
+    """One batch of inputs and targets in the form of those before, or an error."""
+    if y.ndim and not len(y):
+        raise DataError("expected at least one sample, got none")
+    inputs, targets = state.checked_pair(x, y)
+    if length(inputs) != len(targets):
+        raise DataError(
+            f"expected one target for each input, got {length(inputs)} inputs and {len(targets)} "
+            f"targets"
+        )
+    return state.basis.like(inputs), targets
+
+
+# What people give ---------------------------------------------------------------------------------
 
 
 def one_input(x: Inputs, order: FeatureOrder | None) -> Inputs:
     """One input as a batch."""
+    if isinstance(x, Tensor):
+        return x[None]
     if are_features(x):
         return (order or FeatureOrder.of(x)).vector(x)[None]
     return tree_map(lambda leaf: leaf[None], x)
@@ -29,21 +173,21 @@ def one_target(y: Any) -> Tensor:
         raise DataTypeError(f"expected a target that is a number, got {y!r:.60}") from error
 
 
-def times_of(settings: Settings, learned: int, count: int, time: Any) -> Tensor:
+def times_of(settings: Settings, n_seen: int, count: int, time: Any) -> Tensor:
     """When each of the next samples was learned, on the stream's clock."""
     if settings.discount_per == "sample":
         if time is not None:
             raise ArgumentError(
                 "expected no time, since samples age by number, got one: use discount_per='second'"
             )
-        return torch.arange(learned, learned + count, dtype=torch.float64)
-    times = moments(system.time() if time is None else time)
+        return torch.arange(n_seen, n_seen + count, dtype=torch.float64)
+    times = as_times(system.time() if time is None else time)
     if len(times) not in (1, count):
         raise DataError(f"expected one time, or {count} for as many samples, got {len(times)}")
     return times.expand(count).clone()
 
 
-def moments(given: Any) -> Tensor:
+def as_times(given: Any) -> Tensor:
     """Times or positions as a vector."""
     try:
         times = torch.as_tensor(given, dtype=torch.float64).reshape(-1)

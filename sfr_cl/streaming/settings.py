@@ -1,4 +1,4 @@
-"""How a stream ages, what it keeps, and how often it works: checked once, stored in its file."""
+"""How a stream ages, what it stores, and how often it works: checked once, stored in its file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from sfr_cl.errors import ArgumentError, MismatchError
-from sfr_cl.options import positive, whole
+from sfr_cl.data.arguments import choice, fraction, whole
 
 BLOCK = 256
-"""Samples folded into the sums, and then factored, together."""
+"""Samples flushed into the sums, and then factored, together."""
 
-SHARE_OF_MEMORY = 1 / 8
+SHARE_OF_LIFETIME = 1 / 8
 """A block is at most this share of the samples a discount lets live."""
 
 CLOCKS = ("sample", "second")
@@ -37,12 +37,8 @@ class Settings:
     """Whether the prior precision is that of greatest evidence."""
 
     def __post_init__(self) -> None:
-        if positive("discount", self.discount) > 1:
-            raise ArgumentError(f"expected discount in (0, 1], got {self.discount}")
-        if self.discount_per not in CLOCKS:
-            raise ArgumentError(
-                f"expected discount_per to be one of {', '.join(CLOCKS)}; got {self.discount_per!r}"
-            )
+        fraction("discount", self.discount)
+        choice("discount_per", self.discount_per, CLOCKS)
         if self.window is not None:
             whole("window", self.window)
         if self.staleness != 0:
@@ -54,15 +50,15 @@ class Settings:
 
     @property
     def block(self) -> int:
-        """Samples that may wait before they are folded."""
+        """Samples that may wait before they are flushed."""
         size = min(BLOCK, self.window or BLOCK)
         if self.discount < 1 and self.discount_per == "sample":
-            size = min(size, math.ceil(SHARE_OF_MEMORY / (1 - self.discount)))
+            size = min(size, math.ceil(SHARE_OF_LIFETIME / (1 - self.discount)))
         return size
 
     @property
     def candidates(self) -> int:
-        """Samples kept at the start of a stream, for inducing inputs to be chosen from."""
+        """Samples stored at the start of a stream, for inducing inputs to be chosen from."""
         return min(2 * self.budget, self.window or 2 * self.budget)
 
     @property

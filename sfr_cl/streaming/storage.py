@@ -1,4 +1,4 @@
-"""A memory and the caller's place in the stream, in one file and back."""
+"""A stream and the caller's place in it, in one file and back."""
 
 from __future__ import annotations
 
@@ -6,25 +6,28 @@ import json
 import math
 import os
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from sfr_cl import files, snapshot
-from sfr_cl.duals import DualSums
+from sfr_cl.core.state import State
+from sfr_cl.core.sums import DualSums
+from sfr_cl.core.transfer import inducing
+from sfr_cl.data.inputs import leaves
 from sfr_cl.errors import ArgumentError, FileError, MismatchError
-from sfr_cl.inputs import leaves
-from sfr_cl.snapshot import part
-from sfr_cl.state import State
-from sfr_cl.streaming.budget import Candidates
-from sfr_cl.streaming.coverage import Coverage
-from sfr_cl.streaming.kept import Fresh, Kept
-from sfr_cl.streaming.memory import Memory
-from sfr_cl.streaming.rows import Rows, Samples
-from sfr_cl.streaming.scores import Calibration, Scores, Surprise
+from sfr_cl.io import files, snapshot
+from sfr_cl.io.snapshot import part
+from sfr_cl.likelihoods import Likelihood
+from sfr_cl.posterior import SFRPosterior
+from sfr_cl.streaming.features import FeatureOrder
+from sfr_cl.streaming.inducing import Candidates, ResidualBound
+from sfr_cl.streaming.monitor import Calibration, ExcessNLL, Monitor
+from sfr_cl.streaming.samples import Batch, Samples
 from sfr_cl.streaming.settings import Settings
+from sfr_cl.streaming.state import Flushed, StreamState
+from sfr_cl.streaming.window import Rebuilt, Window
 
 T = TypeVar("T")
 
@@ -117,101 +120,127 @@ def plain_cursor(cursor: Any) -> Any:
     return cursor
 
 
-def marked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Under names that no posterior uses."""
-    return {f"{MARK}{name}": value for name, value in tensors.items()}
+def content(
+    stream: StreamState, posterior: Mapping[str, Any], features: FeatureOrder | None, cursor: Any
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and plain values of a file, beside the state dict of the posterior in it."""
+    tensors, values = _stored(stream)
+    # Under names that no posterior uses.
+    marked = {f"{MARK}{name}": value for name, value in tensors.items()}
+    names = None if features is None else plain_names(features.names)
+    return {**posterior["tensors"], **marked}, {
+        "posterior": posterior["values"],
+        "stream": values,
+        "features": names,
+        "cursor": cursor,
+    }
 
 
-def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Those of the posterior, and those :func:`marked`."""
+def read(
+    path: str | os.PathLike[str], network: nn.Module, likelihood: Likelihood | None
+) -> tuple[SFRPosterior, StreamState, FeatureOrder | None, Any]:
+    """The posterior of a file, the stream, its features, and the cursor."""
+    tensors, values = files.read(path, form=FORMAT)
     own = {name: value for name, value in tensors.items() if not name.startswith(MARK)}
-    rest = {name: value for name, value in tensors.items() if name not in own}
-    return own, {name.removeprefix(MARK): value for name, value in rest.items()}
+    rest = {
+        name.removeprefix(MARK): value for name, value in tensors.items() if name not in own
+    }
+    posterior = SFRPosterior.from_state_dict(
+        own, part(values, "posterior", dict), network, likelihood=likelihood
+    )
+    stream = _restored_or_refuse(posterior.state, rest, part(values, "stream", dict))
+    names = values.get("features")
+    features = None if names is None else FeatureOrder(tuple(names))
+    return posterior, stream, features, values.get("cursor")
 
 
-def stored(memory: Memory) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and plain values of a memory, beside those of its state."""
+def _stored(stream: StreamState) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and plain values of a stream, beside those of its state."""
     tensors: dict[str, Tensor] = {}
-    if memory.pending:
-        tensors |= _stored_samples("pending", Rows.join(memory.pending).samples)
-    if memory.kept is not None and len(memory.kept):
-        tensors |= _stored_samples("kept", memory.kept.all())
-    if memory.fresh is not None:
-        sums = memory.fresh.sums
-        tensors |= {f"fresh.{field.name}": getattr(sums, field.name) for field in fields(sums)}
-    if memory.candidates.x is not None and memory.candidates.variance is not None:
-        found = leaves(memory.candidates.x)
-        tensors |= {f"candidates.x.{i}": leaf for i, (_, leaf) in enumerate(found)}
-        tensors["candidates.variance"] = memory.candidates.variance
-    scores = memory.scores
+    window, rebuilt, found = stream.window, stream.rebuilt, stream.candidates
+    if stream.pending:
+        tensors |= _stored_samples("pending", Batch.join(stream.pending).samples)
+    if window is not None and len(window):
+        tensors |= _stored_samples("kept", window.all())
+    if rebuilt is not None:
+        tensors |= {f"fresh.{name}": value for name, value in rebuilt.sums.named().items()}
+    if found.x is not None and found.variance is not None:
+        tensors |= {f"candidates.x.{i}": leaf for i, (_, leaf) in enumerate(leaves(found.x))}
+        tensors["candidates.variance"] = found.variance
+    monitor = stream.monitor
+    fresh = rebuilt and {"coverage": asdict(rebuilt.residual), "count": rebuilt.count}
     values = {
-        "settings": memory.settings.plain(),
-        "prior_precision": memory.prior_precision,
-        "clock": _finite(memory.clock),
-        "now": _finite(memory.now),
-        "learned": memory.learned,
-        "due": memory.due,
-        "choosing": memory.choosing,
-        "keeps": memory.kept is not None,
-        "fresh": None if memory.fresh is None else _fresh_values(memory.fresh),
-        "coverage": asdict(memory.coverage),
-        "looked_at": memory.candidates.looked_at,
-        "exact_since": _finite(memory.exact_since),
-        "calibration": None if scores.calibration is None else asdict(scores.calibration),
-        "surprise": None if scores.surprise is None else asdict(scores.surprise),
+        "settings": stream.settings.plain(),
+        "prior_precision": stream.state.spec.prior_precision,
+        "clock": _finite(stream.clock),
+        "now": _finite(stream.now),
+        "learned": stream.n_seen,
+        "due": stream.maintenance_at,
+        "choosing": stream.choosing,
+        "keeps": window is not None,
+        "fresh": fresh,
+        "coverage": asdict(stream.residual),
+        "looked_at": found.looked_at,
+        "exact_since": _finite(stream.exact_since),
+        "calibration": None if monitor.calibration is None else asdict(monitor.calibration),
+        "surprise": None if monitor.excess is None else asdict(monitor.excess),
     }
     return tensors, values
 
 
-def restored(state: State, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> Memory:
-    """The inverse of :func:`stored`, over a state that was restored before."""
+def _restored_or_refuse(
+    state: State, tensors: Mapping[str, Tensor], values: Mapping[str, Any]
+) -> StreamState:
+    """The inverse of :func:`_stored`, over a state that was restored before."""
     try:
         return _restored(state, tensors, values)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         if isinstance(error, MismatchError | ArgumentError):
             raise
         raise MismatchError(
-            f"expected a whole stored stream, got one with a part that can't be read: {error}"
+            f"expected a complete stored stream, got one with a part that can't be read: {error}"
         ) from error
 
 
-def _restored(state: State, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> Memory:
-    kept = fresh = None
+def _restored(
+    state: State, tensors: Mapping[str, Tensor], values: Mapping[str, Any]
+) -> StreamState:
+    device = state.basis.network.device
+    window = rebuilt = None
     if part(values, "keeps", bool):
         found = _samples("kept", state, tensors)
-        kept = Kept(() if found is None else (found,))
+        window = Window(() if found is None else (found,))
     if (counted := _optional(values, "fresh", dict)) is not None:
-        sums = DualSums(*(tensors[f"fresh.{field.name}"] for field in fields(DualSums)))
-        sums = sums.to(state.network.device)
+        sums = DualSums(*(tensors[f"fresh.{name}"] for name in state.sums.named())).to(device)
         if [value.shape for value in sums.tensors()] != [v.shape for v in state.sums.tensors()]:
             raise MismatchError("expected sums of one shape, got others in the window's")
-        coverage = Coverage(**part(counted, "coverage", dict))
-        fresh = Fresh(sums, coverage, part(counted, "count", int))
+        residual = ResidualBound(**part(counted, "coverage", dict))
+        rebuilt = Rebuilt(sums, residual, part(counted, "count", int))
     candidates = Candidates(looked_at=part(values, "looked_at", int))
     if "candidates.variance" in tensors:
         x = _inputs("candidates", state, tensors)
-        variance = tensors["candidates.variance"].to(state.network.device)
+        variance = tensors["candidates.variance"].to(device)
         candidates = Candidates(x, variance, candidates.looked_at)
-    scores = Scores(
+    monitor = Monitor(
         _calibration(_optional(values, "calibration", dict)),
-        _record(Surprise, _optional(values, "surprise", dict)),
+        _record(ExcessNLL, _optional(values, "surprise", dict)),
     )
-    waiting, learned = _samples("pending", state, tensors), part(values, "learned", int)
-    return Memory(
-        settings=Settings.from_plain(part(values, "settings", dict)),
-        state=state,
-        prior_precision=part(values, "prior_precision", float),
-        scores=scores,
+    settings = Settings.from_plain(part(values, "settings", dict))
+    state = state.with_spec(prior_precision=part(values, "prior_precision", float))
+    waiting, n_seen = _samples("pending", state, tensors), part(values, "learned", int)
+    return StreamState(
+        settings=settings,
+        flushed=Flushed(state, window, settings.block),
+        monitor=monitor,
         clock=_time(values, "clock"),
         now=_time(values, "now"),
-        learned=learned,
-        folded_at=learned - (0 if waiting is None else len(waiting)),
-        due=_optional(values, "due", int),
+        n_seen=n_seen,
+        flushed_at=n_seen - (0 if waiting is None else len(waiting)),
+        maintenance_at=_optional(values, "due", int),
         choosing=part(values, "choosing", bool),
-        pending=() if waiting is None else (Rows.of(state, waiting),),
-        kept=kept,
-        fresh=fresh,
-        coverage=Coverage(**part(values, "coverage", dict)),
+        pending=() if waiting is None else (Batch.of(state, waiting),),
+        rebuilt=rebuilt,
+        residual=ResidualBound(**part(values, "coverage", dict)),
         candidates=candidates,
         exact_since=_time(values, "exact_since"),
     )
@@ -241,10 +270,6 @@ def _calibration(found: dict[str, Any] | None) -> Calibration | None:
     return Calibration(tuple(map(float, part(found, "costs", list))), part(found, "scale", float))
 
 
-def _fresh_values(fresh: Fresh) -> dict[str, Any]:
-    return {"coverage": asdict(fresh.coverage), "count": fresh.count}
-
-
 def _stored_samples(name: str, samples: Samples) -> dict[str, Tensor]:
     found = {f"{name}.x.{i}": leaf for i, (_, leaf) in enumerate(leaves(samples.x))}
     rest = {"y": samples.y, "times": samples.times, "scale": samples.scale}
@@ -254,13 +279,14 @@ def _stored_samples(name: str, samples: Samples) -> dict[str, Tensor]:
 def _samples(name: str, state: State, tensors: Mapping[str, Tensor]) -> Samples | None:
     if f"{name}.y" not in tensors:
         return None
-    device = state.network.device
+    device = state.basis.network.device
     y, times, scale = (tensors[f"{name}.{key}"].to(device) for key in ("y", "times", "scale"))
     return Samples(_inputs(name, state, tensors), y, times, scale)
 
 
 def _inputs(name: str, state: State, tensors: Mapping[str, Tensor]) -> Any:
     """Inputs of the form of Z."""
-    count = len(leaves(state.z))
-    found = [tensors[f"{name}.x.{i}"].to(state.network.device) for i in range(count)]
-    return snapshot.rebuilt_like(state.z, found)
+    z = inducing(state).z
+    device = state.basis.network.device
+    found = [tensors[f"{name}.x.{i}"].to(device) for i in range(len(leaves(z)))]
+    return snapshot.rebuilt_like(z, found)

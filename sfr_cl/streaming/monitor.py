@@ -1,34 +1,31 @@
-"""Samples predicted before they are learned: how surprising they were, and how to calibrate."""
+"""Samples predicted before they are learned: how likely they were, and how to calibrate."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from sfr_cl.core.predict import Predictor
+from sfr_cl.core.solve import Solved
+from sfr_cl.core.tune import SCALES
 from sfr_cl.errors import ArgumentError
-from sfr_cl.evidence import SEEN
-from sfr_cl.likelihoods import GaussianLikelihood, Likelihood
-from sfr_cl.streaming.rows import Rows
-from sfr_cl.tuning import SCALES
+from sfr_cl.likelihoods import Likelihood
+from sfr_cl.streaming.samples import Batch
 
-if TYPE_CHECKING:
-    from sfr_cl.streaming.memory import Memory
-
-CALIBRATION_MEMORY = 1000
+CALIBRATION_SAMPLES = 1000
 """Samples a scale of logits is chosen on, the latest with the greatest weight."""
 
 CAUTION = 5.0
 """Nats that speak against a scale of e, or of 1/e, before any sample does."""
 
-BASELINE_MEMORY = 1000
-RECENT_MEMORY = 30
-"""Samples whose surprise is usual, and samples compared with it."""
+BASELINE_SAMPLES = 1000
+RECENT_SAMPLES = 30
+"""Samples whose excess NLL is usual, and samples compared with it."""
 
 THRESHOLD = 5.0
 """Standard deviations of a recent mean above the usual one that are called drift."""
@@ -45,19 +42,19 @@ class Drift:
     position: int
     """Samples learned by then."""
     score: float
-    """Standard deviations of recent surprise above its usual level."""
+    """Standard deviations of the recent excess NLL above its usual level."""
 
 
 OnDrift = Callable[[Drift], None]
 
 
 def callback(on_drift: OnDrift | None, likelihood: Likelihood) -> OnDrift | None:
-    """A function to call, or an error where no surprise can be measured."""
+    """A function to call, or an error where no excess NLL can be measured."""
     if on_drift is None:
         return None
     if not callable(on_drift):
         raise ArgumentError(f"expected on_drift to be a function, got {on_drift!r:.60}")
-    if not (likelihood.has_logits or isinstance(likelihood, GaussianLikelihood)):
+    if not likelihood.has_logits and likelihood.noise_variance is None:
         raise ArgumentError(
             f"expected on_drift with 'classification', 'binary' or 'regression', got it with "
             f"{likelihood.name!r}"
@@ -66,7 +63,7 @@ def callback(on_drift: OnDrift | None, likelihood: Likelihood) -> OnDrift | None
 
 
 @dataclass(frozen=True)
-class Surprise:
+class ExcessNLL:
     """Negative log density of what came, less what the prediction itself expected of it."""
 
     mean: float = 0.0
@@ -74,36 +71,36 @@ class Surprise:
     recent: float = 0.0
     count: int = 0
 
-    def after(self, surprise: float) -> Surprise:
+    def after(self, excess: float) -> ExcessNLL:
         """One more sample."""
         count = self.count + 1
-        slow = max(1 / count, 1 / BASELINE_MEMORY)
-        fast = max(1 / count, 1 / RECENT_MEMORY)
-        step = surprise - self.mean
+        slow = max(1 / count, 1 / BASELINE_SAMPLES)
+        fast = max(1 / count, 1 / RECENT_SAMPLES)
+        step = excess - self.mean
         if self.count:
-            surprise = min(surprise, self.mean + OUTLIER * math.sqrt(self.variance))
-        return Surprise(
+            excess = min(excess, self.mean + OUTLIER * math.sqrt(self.variance))
+        return ExcessNLL(
             mean=self.mean + slow * step,
             variance=(1 - slow) * (self.variance + slow * step**2),
-            recent=self.recent + fast * (surprise - self.recent),
+            recent=self.recent + fast * (excess - self.recent),
             count=count,
         )
 
     @property
     def score(self) -> float:
         """Standard deviations of the recent mean above the usual one."""
-        spread = math.sqrt(self.variance / (2 * RECENT_MEMORY))
+        spread = math.sqrt(self.variance / (2 * RECENT_SAMPLES))
         return (self.recent - self.mean) / spread if spread > 0 else 0.0
 
     @property
     def is_drift(self) -> bool:
         """Whether the score is one that chance hardly gives."""
-        return self.count > 3 * RECENT_MEMORY and self.score > THRESHOLD
+        return self.count > 3 * RECENT_SAMPLES and self.score > THRESHOLD
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Nats that each scale of logits would have cost of late."""
+    """Nats that each scale of logits would have cost recently."""
 
     costs: tuple[float, ...] = tuple(CAUTION * math.log(scale) ** 2 for scale in SCALES)
     scale: float = 1.0
@@ -115,64 +112,68 @@ class Calibration:
         return replace(self, scale=SCALES[best])
 
     def after(
-        self, likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor, link: str
+        self, likelihood: Likelihood, mean: Tensor, variance: Tensor | None, y: Tensor, link: str
     ) -> Calibration:
         """Samples whose f was predicted to have some mean and variance, ``[B, C]``."""
         scales = torch.tensor(SCALES, dtype=mean.dtype, device=mean.device)[:, None, None]
+        variance = torch.zeros_like(mean) if variance is None else variance
         means, variances = (scales * mean).flatten(0, 1), (scales**2 * variance).flatten(0, 1)
         targets = y.repeat(len(SCALES), *[1] * (y.ndim - 1))
         gained = likelihood.predictive(means, variances, link).log_prob(targets)
         nats = -gained.double().reshape(len(SCALES), len(y), -1).sum(2)
-        keep = 1 - 1 / CALIBRATION_MEMORY
+        keep = 1 - 1 / CALIBRATION_SAMPLES
         ages = torch.arange(len(y) - 1, -1, -1, dtype=nats.dtype, device=nats.device)
         costs = (nats * keep**ages).sum(1).tolist()
         pairs = zip(self.costs, costs, strict=True)
         return replace(self, costs=tuple(keep ** len(y) * old + new for old, new in pairs))
 
 
-def surprises(predictive: Distribution, y: Tensor) -> list[float]:
+def excess_nll(predictive: Distribution, y: Tensor) -> list[float]:
     """-log p(y), less its expectation, for each sample."""
     found = -predictive.log_prob(y) - predictive.entropy()
     return [float(value) for value in found.double().reshape(len(y), -1).sum(1)]
 
 
 @dataclass(frozen=True)
-class Scores:
-    """What became of predictions, each made by the sums folded before its sample."""
+class Monitor:
+    """What became of predictions, each made by the sums flushed before its sample."""
 
     calibration: Calibration | None
     """``None`` where f is no logit, or logits are left as they are."""
-    surprise: Surprise | None
+    excess: ExcessNLL | None
     """``None`` where nobody is to be told."""
     drifts: tuple[Drift, ...] = ()
     """Not told yet."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is measured."""
+        return self.calibration is None and self.excess is None
 
     @property
     def scale(self) -> float:
         """What logits are multiplied with."""
         return 1.0 if self.calibration is None else self.calibration.scale
 
-    def folded(self) -> Scores:
-        """Calibrated anew, when the samples scored so far are folded."""
+    def flushed(self) -> Monitor:
+        """Calibrated again, when the samples scored so far are flushed."""
         if self.calibration is None:
             return self
         return replace(self, calibration=self.calibration.chosen())
 
-    def after(self, memory: Memory, rows: Rows) -> Scores:
-        """Rows that come next in a memory."""
-        idle = self.calibration is None and self.surprise is None
-        if idle or not float(memory.state.sums.count) > SEEN:
-            return self
-        likelihood, link, y = memory.state.likelihood, memory.link, rows.samples.y
-        mean, variance = memory.reading.moments(rows, link)
-        calibration, surprise, drifts = self.calibration, self.surprise, self.drifts
-        if surprise is not None:
-            predictive = likelihood.predictive(self.scale * mean, self.scale**2 * variance, link)
-            for row, value in enumerate(surprises(predictive, y)):
-                surprise = surprise.after(value)
-                if surprise.is_drift:
-                    drifts = (*drifts, Drift(memory.learned + row + 1, surprise.score))
-                    surprise = Surprise()
+    def after(self, solved: Solved, batch: Batch, n_seen: int) -> Monitor:
+        """Samples that come next, after ``n_seen`` others, predicted by a solved posterior."""
+        y, link = batch.samples.y, solved.state.spec.link
+        predictor = Predictor(solved, self.scale, link)
+        mean, variance = predictor.moments_of(batch.features)
+        calibration, excess, drifts = self.calibration, self.excess, self.drifts
+        if excess is not None:
+            predictive = predictor.of_latent(mean, variance)
+            for row, value in enumerate(excess_nll(predictive, y)):
+                excess = excess.after(value)
+                if excess.is_drift:
+                    drifts = (*drifts, Drift(n_seen + row + 1, excess.score))
+                    excess = ExcessNLL()
         if calibration is not None:
-            calibration = calibration.after(likelihood, mean, variance, y, link)
-        return Scores(calibration, surprise, drifts)
+            calibration = calibration.after(solved.likelihood, mean, variance, y, link)
+        return Monitor(calibration, excess, drifts)

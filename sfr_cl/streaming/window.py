@@ -1,4 +1,4 @@
-"""Samples that are kept as they came: those of a sliding window, and the first of a stream."""
+"""Samples that are stored as they came: those of a sliding window, and the first of a stream."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from sfr_cl.duals import DualSums
+from sfr_cl.core.sums import DualSums
+from sfr_cl.data.inputs import Inputs, leaves, take
 from sfr_cl.errors import DataError
-from sfr_cl.inputs import Inputs, leaves, take
-from sfr_cl.state import State
-from sfr_cl.streaming.coverage import NO_COVERAGE, Coverage
-from sfr_cl.streaming.rows import Samples
+from sfr_cl.streaming.inducing import NO_RESIDUAL, ResidualBound
+from sfr_cl.streaming.samples import Samples
 
 
 @dataclass(frozen=True)
-class Kept:
+class Window:
     """Samples in the order they came, in chunks."""
 
     chunks: tuple[Samples, ...] = ()
@@ -29,9 +28,9 @@ class Kept:
         """In one piece."""
         return Samples.join(self.chunks)
 
-    def with_samples(self, samples: Samples) -> Kept:
+    def with_samples(self, samples: Samples) -> Window:
         """With more of them at the end."""
-        return Kept((*self.chunks, samples))
+        return Window((*self.chunks, samples))
 
     def oldest(self, count: int) -> Samples:
         """The first ``count``."""
@@ -43,19 +42,19 @@ class Kept:
             left -= len(chunk)
         return Samples.join(parts)
 
-    def without_oldest(self, count: int) -> Kept:
+    def without_oldest(self, count: int) -> Window:
         """All but the first ``count``."""
         ends = list(accumulate(len(chunk) for chunk in self.chunks))
-        kept = [
+        left = [
             chunk.take(slice(max(0, count - (end - len(chunk))), None))
             for chunk, end in zip(self.chunks, ends, strict=True)
             if end > count
         ]
-        return Kept(tuple(kept))
+        return Window(tuple(left))
 
-    def scaled(self, gamma: float) -> Kept:
+    def scaled(self, gamma: float) -> Window:
         """With another share of their weight."""
-        return Kept(tuple(chunk.scaled(gamma) for chunk in self.chunks))
+        return Window(tuple(chunk.scaled(gamma) for chunk in self.chunks))
 
     def find(self, x: Inputs, y: Tensor, at: float | None, taken: set[int]) -> int:
         """Position of a sample given as a batch of one; of equal ones, the oldest."""
@@ -71,46 +70,41 @@ class Kept:
                     return start + row
             start += len(chunk)
         raise DataError(
-            "expected a sample that is still kept, got one that is not: it was never learned, was "
-            "forgotten, or has left the window by itself"
+            "expected a sample that is still stored, got one that is not: it was never learned, "
+            "was forgotten, or has left the window by itself"
         )
 
-    def without(self, positions: list[int]) -> Kept:
+    def without(self, positions: list[int]) -> Window:
         """All but those at some positions."""
-        whole = self.all()
-        stays = torch.ones(len(whole), dtype=torch.bool, device=whole.times.device)
+        samples = self.all()
+        stays = torch.ones(len(samples), dtype=torch.bool, device=samples.times.device)
         stays[positions] = False
-        return Kept((whole.take(stays.nonzero()[:, 0]),) if bool(stays.any()) else ())
+        return Window((samples.take(stays.nonzero()[:, 0]),) if bool(stays.any()) else ())
 
 
 @dataclass(frozen=True)
-class Fresh:
-    """Sums of the kept samples since some moment.
+class Rebuilt:
+    """An accumulator that is rebuilt: the sums of the window's samples since some moment.
 
     Once all earlier samples have left, they are the sums, and others are begun: so rounding, and
     what an outlier left of it, never lasts longer than three windows.
     """
 
     sums: DualSums
-    coverage: Coverage = NO_COVERAGE
+    residual: ResidualBound = NO_RESIDUAL
     count: int = 0
 
-    @staticmethod
-    def none(state: State) -> Fresh:
-        """No samples yet."""
-        return Fresh(DualSums.zeros(state.num_outputs, state.factor))
-
-    def with_samples(self, sums: DualSums, coverage: Coverage, count: int) -> Fresh:
+    def with_samples(self, sums: DualSums, residual: ResidualBound, count: int) -> Rebuilt:
         """With more samples."""
-        return Fresh(self.sums + sums, self.coverage + coverage, self.count + count)
+        return Rebuilt(self.sums + sums, self.residual + residual, self.count + count)
 
-    def without(self, sums: DualSums, coverage: Coverage, count: int) -> Fresh:
-        """With samples forgotten on request."""
-        return Fresh(self.sums - sums, self.coverage - coverage, self.count - count)
+    def without(self, sums: DualSums, residual: ResidualBound, count: int) -> Rebuilt:
+        """Without some samples."""
+        return Rebuilt(self.sums - sums, self.residual - residual, self.count - count)
 
-    def scaled(self, gamma: float) -> Fresh:
+    def scaled(self, gamma: float) -> Rebuilt:
         """With another share of their weight."""
-        return replace(self, sums=self.sums * gamma, coverage=self.coverage * gamma)
+        return replace(self, sums=self.sums * gamma, residual=self.residual * gamma)
 
 
 def _rows_equal(many: Tensor, one: Tensor) -> Tensor:

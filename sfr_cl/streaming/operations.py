@@ -1,0 +1,304 @@
+"""What is done to a stream: learn, maintain, forget, discount, merge, relinearize, grow.
+
+At the start all samples are stored, and inducing inputs chosen from them whenever there are twice
+as many: every choice is a fit to all data. Later ones are exchanged, and the sums projected.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, kl_divergence
+
+from sfr_cl.core.evidence import Natural, learn
+from sfr_cl.core.state import State
+from sfr_cl.core.sums import DualSums
+from sfr_cl.core.transfer import Sites, inducing
+from sfr_cl.data.inputs import Inputs, length, take
+from sfr_cl.errors import ArgumentError, DataError
+from sfr_cl.streaming import inducing as selection
+from sfr_cl.streaming.inducing import NO_CANDIDATES, NO_RESIDUAL, ResidualBound
+from sfr_cl.streaming.samples import Batch, Samples
+from sfr_cl.streaming.state import StreamState
+from sfr_cl.streaming.window import Rebuilt, Window
+
+RENEWED_EVERY = 4096
+"""Samples after which learned hyperparameters are renewed, at the latest."""
+
+
+def learned(stream: StreamState, samples: Samples) -> StreamState:
+    """With any number of checked samples."""
+    start, count = 0, len(samples.times)
+    while start < count:
+        end = start + stream.capacity
+        part = samples if start == 0 and end >= count else samples.take(slice(start, end))
+        stream = stream.with_samples(part)
+        start = end
+        if stream.capacity <= 0:
+            stream = maintained(stream.flush())
+    return stream
+
+
+# Maintenance --------------------------------------------------------------------------------------
+
+
+def scheduled(stream: StreamState) -> StreamState:
+    """With the time when something is to be chosen again."""
+    return replace(stream, maintenance_at=_next_maintenance(stream))
+
+
+def _next_maintenance(stream: StreamState) -> int | None:
+    if stream.choosing:
+        return min(2 * max(stream.n_seen, 1), stream.settings.candidates)
+    if _learns(stream):
+        lifetime = stream.settings.lifetime or RENEWED_EVERY
+        return stream.n_seen + min(max(stream.n_seen, 1), RENEWED_EVERY, lifetime)
+    return None
+
+
+def _learns(stream: StreamState) -> bool:
+    """Whether hyperparameters follow the evidence."""
+    return stream.state.likelihood.learns_noise or stream.settings.learns_precision
+
+
+def maintained(stream: StreamState) -> StreamState:
+    """After a flush: whatever is due is chosen again."""
+    if stream.n_seen == stream.maintenance_at:
+        if stream.choosing:
+            stream = _with_first_inducing(stream)
+        if _learns(stream):
+            stream = _with_hyperparameters(stream)
+        return scheduled(stream)
+    settings = stream.settings
+    if settings.swap and stream.candidates.looked_at >= max(settings.budget, settings.block):
+        return _exchanged(stream)
+    return stream
+
+
+def _with_first_inducing(stream: StreamState) -> StreamState:
+    assert stream.window is not None
+    settings, basis = stream.settings, inducing(stream.state)
+    z = selection.first(basis, stream.window.all().x, settings.budget)
+    stream = _moved(stream, lambda state: state.project(basis.over(z)))
+    choosing = stream.n_seen < settings.candidates
+    window = stream.window if choosing or settings.window is not None else None
+    return stream.changed(
+        stream.state, window=window, choosing=choosing, candidates=NO_CANDIDATES
+    )
+
+
+def _with_hyperparameters(stream: StreamState) -> StreamState:
+    state = stream.state
+    given = None if stream.settings.learns_precision else state.spec.prior_precision
+    delta, likelihood = learn(Natural.of(state), state.likelihood, given)
+    return stream.changed(state.with_spec(prior_precision=delta, likelihood=likelihood))
+
+
+def _exchanged(stream: StreamState) -> StreamState:
+    found, basis = stream.candidates.x, inducing(stream.state)
+    stream = replace(stream, candidates=NO_CANDIDATES)
+    z: Inputs = selection.exchanged(basis, found, stream.settings.budget)
+    if z is None:
+        return stream
+    before = stream.state.sums
+    stream = _moved(stream, lambda state: state.project(basis.over(z)))
+    if stream.window is not None:
+        return stream
+    residual = stream.residual.after_exchange(before, stream.state.sums)
+    return replace(stream, residual=residual, exact_since=stream.now)
+
+
+def _moved(stream: StreamState, carry: Callable[[State], State]) -> StreamState:
+    """Sums carried to other inducing inputs or weights; nothing may be pending.
+
+    Where samples are stored they are all there is, and evaluated again, exactly.
+    """
+    if stream.window is None:
+        return stream.changed(carry(stream.state))
+    state = carry(stream.state.with_sums(stream.state.no_sums()))
+    rebuilt = stream.rebuilt
+    if not len(stream.window):
+        rebuilt = None if rebuilt is None else Rebuilt(state.no_sums())
+        return stream.changed(state, rebuilt=rebuilt, residual=NO_RESIDUAL)
+    samples = stream.window.all()
+    split = len(samples) - (0 if rebuilt is None else rebuilt.count)
+    older, older_residual = _summed(stream, samples.take(slice(0, split)), state)
+    newer, newer_residual = _summed(stream, samples.take(slice(split, None)), state)
+    if rebuilt is not None:
+        rebuilt = Rebuilt(newer, newer_residual, rebuilt.count)
+    return stream.changed(
+        state.with_sums(older + newer), rebuilt=rebuilt, residual=older_residual + newer_residual
+    )
+
+
+def _summed(stream: StreamState, samples: Samples, state: State) -> tuple[DualSums, ResidualBound]:
+    """The terms of samples over a state's features, with the weights they have now."""
+    sums, residual = state.no_sums(), NO_RESIDUAL
+    size = stream.settings.block
+    for start in range(0, len(samples), size):
+        batch = Batch.of(state, samples.take(slice(start, start + size)))
+        weights = stream.weights(batch.samples)
+        sums, residual = sums + batch.sums(weights), residual + ResidualBound.of(batch, weights)
+    return sums, residual
+
+
+# Forgetting ---------------------------------------------------------------------------------------
+
+
+def forgotten(
+    stream: StreamState, x: Inputs, y: Tensor, at: Tensor | None, weight: float
+) -> StreamState:
+    """Without some samples, exactly as if they had never been learned."""
+    stream = stream.flush()
+    if stream.window is not None:
+        return _forgotten_from_window(stream, stream.window, x, y, at)
+    if at is None and stream.settings.ages:
+        raise ArgumentError(
+            "expected at=..., the position or time the samples were learned at, got none: their "
+            "weight depends on it"
+        )
+    if stream.exact_since > -torch.inf and (at is None or bool((at <= stream.exact_since).any())):
+        raise DataError(
+            f"expected samples learned after {stream.exact_since:g}, when inducing inputs or "
+            f"weights were last exchanged, got earlier ones (or no at=...): they can't be taken "
+            f"out exactly; use swap=False or a window"
+        )
+    latest = max(stream.now, stream.clock)
+    times = torch.full((len(y),), latest, dtype=torch.float64, device=y.device)
+    times = times if at is None else at
+    if bool((times > latest).any()):
+        raise DataError(f"expected times of at most {latest:g}, the latest, got a later one")
+    batch = Batch.of(stream.state, Samples(x, y, times, torch.full_like(times, weight)))
+    batch.require_moderate(stream.state)
+    weights = stream.weights(batch.samples)
+    return stream.changed(
+        stream.state.remove(batch.sums(weights)),
+        residual=stream.residual - ResidualBound.of(batch, weights),
+    )
+
+
+def _forgotten_from_window(
+    stream: StreamState, window: Window, x: Inputs, y: Tensor, at: Tensor | None
+) -> StreamState:
+    positions: list[int] = []
+    for row in range(length(x)):
+        one = slice(row, row + 1)
+        time = None if at is None else float(at[row])
+        positions.append(window.find(take(x, one), y[one], time, set(positions)))
+    gone = window.all().take(torch.tensor(positions))
+    batch = Batch.of(stream.state, gone)
+    weights = stream.weights(gone)
+    rebuilt = stream.rebuilt
+    if rebuilt is not None:
+        start = len(window) - rebuilt.count
+        newer = torch.tensor([position >= start for position in positions]).nonzero()[:, 0]
+        if len(newer):
+            part = Batch.of(stream.state, gone.take(newer))
+            part_weights = stream.weights(part.samples)
+            residual = ResidualBound.of(part, part_weights)
+            rebuilt = rebuilt.without(part.sums(part_weights), residual, len(part))
+    return stream.changed(
+        stream.state.remove(batch.sums(weights)),
+        window=window.without(positions),
+        rebuilt=rebuilt,
+        residual=stream.residual - ResidualBound.of(batch, weights),
+    )
+
+
+def discounted(stream: StreamState, gamma: float) -> StreamState:
+    """With a share of all weight so far."""
+    stream = stream.flush()
+    return stream.changed(
+        stream.state.with_sums(stream.state.sums * gamma),
+        window=None if stream.window is None else stream.window.scaled(gamma),
+        rebuilt=None if stream.rebuilt is None else stream.rebuilt.scaled(gamma),
+        residual=stream.residual * gamma,
+    )
+
+
+# Merging and moving -------------------------------------------------------------------------------
+
+
+def merged(stream: StreamState, other: StreamState) -> StreamState:
+    """With all that another one over the same inducing inputs and weights knows."""
+    stream, other = stream.flush(), other.flush()
+    if stream.window is not None or other.window is not None:
+        raise DataError(
+            "expected streams that store no samples, got one with a window, or one that is still "
+            "choosing its inducing inputs: give both the same inducing inputs, and no window"
+        )
+    device = stream.state.basis.network.device
+    mine, theirs = stream.state.sums, other.state.sums.to(device)
+    reference = stream.state.reference + other.state.reference.to(device)
+    residuals, now = (stream.residual, other.residual), stream.now
+    if stream.settings.ages and stream.settings.discount_per == "second":
+        now = max(stream.now, other.now)
+        ages = [part.aging(now) for part in (stream, other)]
+        mine, theirs = mine * ages[0], theirs * ages[1]
+        residuals = (residuals[0] * ages[0], residuals[1] * ages[1])
+    exact_since = stream.exact_since
+    if other.exact_since > -math.inf:  # theirs are forgotten by the moment they were merged at
+        exact_since = _no_later_than(max(stream.clock, now))
+    return stream.changed(
+        stream.state.with_sums(mine + theirs, reference),
+        residual=residuals[0] + residuals[1],
+        clock=max(stream.clock, now),
+        now=now,
+        exact_since=exact_since,
+    )
+
+
+@dataclass(frozen=True)
+class Relinearized:
+    """What it cost to carry a posterior to other weights."""
+
+    divergence: float | None
+    """Mean Kullback-Leibler divergence, in nats, of the new predictions at Z from the old; ``None``
+    where torch knows none for a custom likelihood."""
+    nlpd_before: float | None = None
+    """Of the data given."""
+    nlpd_after: float | None = None
+
+
+def relinearized(stream: StreamState, empty: State) -> StreamState:
+    """At the weights of an empty state over the same Z."""
+    stream = stream.flush()
+    spec = stream.state.spec
+    empty = empty.with_spec(prior_precision=spec.prior_precision, likelihood=spec.likelihood)
+    after = _moved(stream, lambda state: Sites.of(state).at(empty))
+    if after.window is None:
+        exact_since = _no_later_than(max(stream.clock, stream.now))
+        residual = ResidualBound(after.state.sums.trace())
+        after = replace(after, residual=residual, exact_since=exact_since)
+    return after
+
+
+def divergence(old: Distribution, new: Distribution) -> float | None:
+    """See :class:`Relinearized`; of predictions for a batch."""
+    try:
+        found = kl_divergence(old, new).double()
+    except NotImplementedError:
+        return None
+    return float(found.sum() / len(found))
+
+
+def _no_later_than(time: float) -> float:
+    """A time for ``exact_since``: finite, also where no sample has come to tell the time."""
+    return max(time, -sys.float_info.max)
+
+
+def grown(stream: StreamState, num_outputs: int) -> StreamState:
+    """With more outputs, that no target has observed; a shared kernel at the prior."""
+    stream = stream.flush()
+    state = stream.state.with_outputs(num_outputs)
+    rebuilt = stream.rebuilt
+    if rebuilt is not None:
+        extra = num_outputs - stream.state.num_outputs
+        sums = rebuilt.sums.pad_outputs(state.basis.factor, extra, carry=True)
+        rebuilt = replace(rebuilt, sums=sums)
+    return stream.changed(state, rebuilt=rebuilt)
