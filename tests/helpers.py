@@ -1,10 +1,8 @@
 """Tiny networks, data and posteriors for the tests, and what "unchanged" means for them."""
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -13,15 +11,6 @@ from sfr_cl.errors import NotFittedError
 
 FEATURES, CLASSES, ROWS = 3, 3, 24
 OUTPUTS = {"classification": CLASSES, "binary": 1, "regression": 1}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Matrices this small take twenty times longer on several threads of a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def mlp(outputs: int = CLASSES, features: int = FEATURES, seed: int = 0) -> nn.Sequential:

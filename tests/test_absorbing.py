@@ -12,14 +12,11 @@ import pytest
 import torch
 from avalanche.benchmarks import nc_benchmark
 from avalanche.evaluation.metrics import accuracy_metrics
-from helpers import one_thread
 from learning import load
 from streams import Labelled, silent
 from torch import nn
 
 from sfr_cl.strategies import SFR, nlpd_metrics
-
-assert one_thread
 
 SEEDS = (10, 11, 12)
 

@@ -14,7 +14,6 @@ import dill
 import numpy as np
 import pytest
 import torch
-from helpers import one_thread  # noqa: F401
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 

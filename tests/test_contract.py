@@ -15,7 +15,6 @@ import torch
 from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
 from avalanche.training.plugins import ReplayPlugin
 from avalanche.training.supervised import Naive
-from helpers import one_thread
 from streams import (
     Growing,
     MultiHead,
@@ -38,8 +37,6 @@ from sfr_cl.strategies import (
     nlpd_metrics,
     save_checkpoint,
 )
-
-assert one_thread
 
 STREAMS: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
     "single head": lambda: whole(class_benchmark()),

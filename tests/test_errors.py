@@ -22,7 +22,6 @@ from helpers import (
     grown,
     inputs,
     mlp,
-    one_thread,  # noqa: F401
 )
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode

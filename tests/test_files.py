@@ -24,7 +24,6 @@ from helpers import (
     grown,
     inputs,
     mlp,
-    one_thread,  # noqa: F401
 )
 from torch import Tensor, nn
 

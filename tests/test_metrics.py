@@ -12,7 +12,6 @@ import dill
 import numpy as np
 import pytest
 import torch
-from helpers import one_thread  # noqa: F401
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 from torch.distributions import Independent, MultivariateNormal, Normal

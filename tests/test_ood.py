@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import one_thread  # noqa: F401
 from oracles import jacobian
 
 from sfr_cl.benchmarks import cli

@@ -10,7 +10,6 @@ import torch
 from avalanche.evaluation.metrics import accuracy_metrics
 from avalanche.training.plugins import EarlyStoppingPlugin, EWCPlugin, LRSchedulerPlugin
 from avalanche.training.supervised import Naive
-from helpers import one_thread
 from oracles import ntk
 from streams import (
     Growing,
@@ -28,8 +27,6 @@ from torch import Tensor, nn
 from sfr_cl.errors import ArgumentError, DataError, MismatchError
 from sfr_cl.strategies import SFR, SFRPlugin, nlpd_metrics
 from sfr_cl.strategies.consolidation import consolidate
-
-assert one_thread
 
 
 def task(*classes: int, rows: int = 20) -> Labelled:

@@ -9,12 +9,9 @@ import pytest
 import torch
 from avalanche.logging import InteractiveLogger
 from avalanche.training.plugins import EvaluationPlugin
-from helpers import one_thread
 from streams import Labelled, blobs, class_benchmark, single_head
 
 from sfr_cl.strategies import SFRConditioning, SFRPlugin, progress
-
-assert one_thread
 
 
 class Terminal(io.StringIO):

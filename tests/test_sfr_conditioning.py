@@ -15,7 +15,6 @@ from avalanche.benchmarks.utils.data import AvalancheDataset
 from avalanche.core import SupervisedPlugin
 from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
 from avalanche.training.plugins import EWCPlugin, ReplayPlugin
-from helpers import one_thread
 from streams import (
     CLASSES,
     Labelled,
@@ -33,8 +32,6 @@ from torch.utils.data import TensorDataset
 from sfr_cl import SFRPosterior, greedy
 from sfr_cl.errors import ArgumentError
 from sfr_cl.strategies import SFR, SFRConditioning, nlpd_metrics
-
-assert one_thread
 
 
 def conditioning(model: nn.Module | None = None, **options: Any) -> SFRConditioning:

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import (
-    one_thread,  # noqa: F401
-)
 
 from sfr_cl.benchmarks.cli import main
 from sfr_cl.benchmarks.exit_codes import DONE, WRONG_USE

@@ -3,10 +3,7 @@
 import pytest
 import torch
 from endless import assert_same_sums, sums
-from helpers import (
-    mlp,
-    one_thread,  # noqa: F401
-)
+from helpers import mlp
 from torch import Tensor
 
 from sfr_cl import SFRPosterior, StreamingPosterior

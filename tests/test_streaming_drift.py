@@ -6,11 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from endless import assert_same_sums, posterior, samples, stream, sums
-from helpers import (
-    inputs,
-    mlp,
-    one_thread,  # noqa: F401
-)
+from helpers import inputs, mlp
 from torch import Tensor
 from torch.distributions import StudentT
 

@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from endless import assert_same_sums, samples, stream, sums
-from helpers import (
-    mlp,
-    one_thread,  # noqa: F401
-)
+from helpers import mlp
 
 from sfr_cl import SFRPosterior, StreamingPosterior, files
 from sfr_cl.errors import ArgumentError, FileError, NotFittedError, SFRError

@@ -12,10 +12,7 @@ import numpy as np
 import pytest
 import torch
 from endless import samples, stream
-from helpers import (
-    mlp,
-    one_thread,  # noqa: F401
-)
+from helpers import mlp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from endless import Naive, assert_same_sums, samples, stream, sums
-from helpers import (
-    OUTPUTS,
-    mlp,
-    one_thread,  # noqa: F401
-)
+from helpers import OUTPUTS, mlp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -11,10 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from endless import assert_same_sums, samples, sums
-from helpers import (
-    mlp,
-    one_thread,  # noqa: F401
-)
+from helpers import mlp
 
 from sfr_cl import SFRPosterior, StreamingPosterior
 

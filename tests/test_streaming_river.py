@@ -6,9 +6,6 @@ import sys
 import pandas as pd
 import pytest
 import torch
-from helpers import (
-    one_thread,  # noqa: F401
-)
 from river import checks, datasets, evaluate, metrics, preprocessing
 
 from sfr_cl.errors import SFRError

@@ -9,7 +9,6 @@ import torch
 from avalanche.benchmarks import benchmark_from_datasets
 from avalanche.benchmarks.utils import as_classification_dataset
 from avalanche.models.dynamic_modules import avalanche_model_adaptation
-from helpers import one_thread
 from streams import Labelled, MultiHead, blobs, class_benchmark, online, silent, single_head
 from test_plugin import moved, plugin, task, three_tasks
 from torch import Tensor, nn
@@ -18,8 +17,6 @@ from torch.utils.data import TensorDataset
 from sfr_cl import greedy
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError, MismatchError
 from sfr_cl.strategies import SFR, SFRConditioning, SFRPlugin
-
-assert one_thread
 
 
 def precision_of(sfr: SFRPlugin, index: int = 0) -> Tensor:

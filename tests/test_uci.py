@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import one_thread  # noqa: F401  a fixture, used by its name
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, Normal
 from torch.nn.utils import vector_to_parameters

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import one_thread  # noqa: F401  a fixture, used by its name
 
 from sfr_cl.benchmarks import cli
 from sfr_cl.benchmarks.report import uci as report

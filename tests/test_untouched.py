@@ -17,7 +17,6 @@ from helpers import (
     fingerprint,
     fitted,
     inputs,
-    one_thread,  # noqa: F401
 )
 from torch import nn
 from torch.utils.data import TensorDataset

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import one_thread  # noqa: F401
 from torch import Tensor
 
 from sfr_cl import SFRPosterior
