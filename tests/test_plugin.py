@@ -11,11 +11,11 @@ from avalanche.evaluation.metrics import accuracy_metrics
 from avalanche.training.plugins import EarlyStoppingPlugin, EWCPlugin, LRSchedulerPlugin
 from avalanche.training.supervised import Naive
 from oracles import ntk
+from plugins import moved, plugin, task, three_tasks
 from streams import (
     Growing,
     Labelled,
     MultiHead,
-    blobs,
     class_benchmark,
     online,
     regression_benchmark,
@@ -27,27 +27,6 @@ from torch import Tensor, nn
 from sfr_cl.errors import ArgumentError, DataError, MismatchError
 from sfr_cl.strategies import SFR, SFRPlugin, nlpd_metrics
 from sfr_cl.strategies.consolidation import consolidate
-
-
-def task(*classes: int, rows: int = 20) -> Labelled:
-    x, y = blobs(1, rows)
-    own = torch.isin(y, torch.tensor(classes))
-    return Labelled(x[own], y[own])
-
-
-def plugin(**options: Any) -> SFRPlugin:
-    options = {"num_inducing": 10, "likelihood": "classification", "verbose": False, **options}
-    return SFRPlugin(**options)
-
-
-def moved(model: nn.Module, step: float = 0.1) -> nn.Module:
-    """Other weights, the same for every copy."""
-    other = copy.deepcopy(model)
-    generator = torch.Generator().manual_seed(4)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.add_(step * torch.randn(parameter.shape, generator=generator))
-    return other
 
 
 def penalty_by_hand(model: nn.Module, other: nn.Module, data: Labelled, z: Tensor) -> float:
@@ -96,13 +75,6 @@ def test_penalty_is_differentiable_and_leaves_the_mode_alone() -> None:
     sfr.penalty(other).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in other.parameters())
     assert all(module.training for module in other.modules())
-
-
-def three_tasks(model: nn.Module, **options: Any) -> SFRPlugin:
-    sfr = plugin(**options)
-    for classes in ((0, 1), (2, 3), (4, 5)):
-        sfr.end_task(model, task(*classes))
-    return sfr
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from test_report_rows import CHARACTERS, full_report
+from report_rows import CHARACTERS, full_report
 
 from sfr_cl.benchmarks.report import style
 

@@ -12,32 +12,12 @@ import pytest
 import torch
 from endless import assert_same_sums, samples, sums
 from helpers import mlp
+from killed_streams import learn_and_save
 
-from sfr_cl import SFRPosterior, StreamingPosterior
+from sfr_cl import StreamingPosterior
 
 SAMPLES = 60_000
 """More than a child learns before it is killed."""
-
-SETTINGS = {"discount": 0.999, "window": 300}
-
-
-def begun(path: Path) -> tuple[StreamingPosterior, int]:
-    """The last complete save, or the beginning."""
-    if path.exists():
-        return StreamingPosterior.load(path, mlp())
-    posterior = SFRPosterior(mlp(), "classification", inducing=12)
-    return StreamingPosterior(posterior, **SETTINGS), 0
-
-
-def learn_and_save(path: Path, until: int) -> None:
-    """The child: learns from where the last save left off, and saves all the time."""
-    torch.set_num_threads(1)
-    x, y = samples(rows=600)
-    live, cursor = begun(path)
-    for position in range(cursor, until, 3):
-        rows = [row % len(x) for row in range(position, position + 3)]
-        live.learn_many(x[rows], y[rows])
-        live.save(path, cursor=position + 3)
 
 
 @pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.long)])
@@ -45,7 +25,7 @@ def test_killed_at_any_instant(kills: int, tmp_path: Path) -> None:
     path = tmp_path / "stream"
     # Children are forked from one process that has imported everything, and nothing more.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sfr_cl", "test_streaming_kills"])
+    context.set_forkserver_preload(["sfr_cl", "killed_streams"])
     delays = random.Random(0)
     done = 0
     for _ in range(kills):

@@ -9,8 +9,8 @@ import torch
 from avalanche.benchmarks import benchmark_from_datasets
 from avalanche.benchmarks.utils import as_classification_dataset
 from avalanche.models.dynamic_modules import avalanche_model_adaptation
+from plugins import moved, plugin, task, three_tasks
 from streams import Labelled, MultiHead, blobs, class_benchmark, online, silent, single_head
-from test_plugin import moved, plugin, task, three_tasks
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
