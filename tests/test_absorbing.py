@@ -12,11 +12,11 @@ import pytest
 import torch
 from avalanche.benchmarks import nc_benchmark
 from avalanche.evaluation.metrics import accuracy_metrics
-from learning import load
-from streams import Labelled, silent
 from torch import nn
 
 from sfr_cl.strategies import SFR, nlpd_metrics
+from support.avalanche_benchmarks import Labelled, silent
+from support.real_data import load
 
 SEEDS = (10, 11, 12)
 

@@ -14,7 +14,10 @@ import dill
 import numpy as np
 import pytest
 import torch
-from checkpointed_runs import (
+
+from sfr_cl.errors import ArgumentError, FileError
+from sfr_cl.strategies.checkpoints import maybe_load_checkpoint, save_checkpoint
+from support.checkpointed_runs import (
     EXPERIENCES,
     PLUGINS,
     STOP,
@@ -28,9 +31,7 @@ from checkpointed_runs import (
     stopped,
     straight,
 )
-
-from sfr_cl.errors import ArgumentError, FileError
-from sfr_cl.strategies.checkpoints import maybe_load_checkpoint, save_checkpoint
+from support.paths import ROOT
 
 # LBFGS steps by a closure, SparseAdam takes sparse gradients: no Avalanche template gives either.
 LEFT_OUT = {"Optimizer", "LBFGS", "SparseAdam"}
@@ -77,7 +78,8 @@ def test_in_a_fresh_process(tmp_path: Path) -> None:
     expected = straight(optimizer="AdamW", plugins="replay and EWC")
     stopped(tmp_path / "run", optimizer="AdamW", plugins="replay and EWC")
     script = (
-        "import json, sys, torch; from pathlib import Path; from checkpointed_runs import resumed\n"
+        "import json, sys, torch; from pathlib import Path\n"
+        "from support.checkpointed_runs import resumed\n"
         "torch.set_num_threads(1)\n"
         "found = resumed(Path(sys.argv[1]), optimizer='AdamW', plugins='replay and EWC')\n"
         "Path(sys.argv[2]).write_text(json.dumps(found))\n"
@@ -85,7 +87,7 @@ def test_in_a_fresh_process(tmp_path: Path) -> None:
     found = tmp_path / "found.json"
     subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "run"), str(found)],
-        cwd=Path(__file__).parent,
+        cwd=ROOT / "tests",
         check=True,
         stdout=subprocess.DEVNULL,
     )

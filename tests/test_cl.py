@@ -5,11 +5,11 @@ import math
 from typing import Any
 
 import pytest
-from cl_runs import DIGITS, MEMORY, short_case, short_row
 
 from sfr_cl.benchmarks.cl import strategies
 from sfr_cl.benchmarks.cl.measure import BINS
 from sfr_cl.benchmarks.cl.strategies import RECIPES, Stores
+from support.cl_runs import DIGITS, MEMORY, short_case, short_row
 
 API_KEYS = {
     "data",

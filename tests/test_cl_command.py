@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cl_runs import SHORT, command, rows_in, short_case
 from rich.console import Console
 
 from sfr_cl.benchmarks import cli, runner
 from sfr_cl.benchmarks.cl.experiment import Case
 from sfr_cl.benchmarks.cl.settings import Setting
+from support.cl_runs import SHORT, command, rows_in, short_case
 
 
 def test_command_writes_table_results_and_report(

@@ -5,9 +5,9 @@ The defaults were chosen on other splits of these sets (seeds 0 to 2), not on th
 
 import pytest
 import torch
-from learning import Task, accuracy, load, split
 
 from sfr_cl import SFRPosterior
+from support.real_data import Task, accuracy, load, split
 
 SEEDS = (10, 11, 12)
 

@@ -15,16 +15,6 @@ import torch
 from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
 from avalanche.training.plugins import ReplayPlugin
 from avalanche.training.supervised import Naive
-from streams import (
-    Growing,
-    MultiHead,
-    class_benchmark,
-    domain_benchmark,
-    online,
-    regression_benchmark,
-    silent,
-    single_head,
-)
 from torch import nn
 
 from sfr_cl.strategies import (
@@ -36,6 +26,16 @@ from sfr_cl.strategies import (
     maybe_load_checkpoint,
     nlpd_metrics,
     save_checkpoint,
+)
+from support.avalanche_benchmarks import (
+    Growing,
+    MultiHead,
+    class_benchmark,
+    domain_benchmark,
+    online,
+    regression_benchmark,
+    silent,
+    single_head,
 )
 
 STREAMS: dict[str, Callable[[], tuple[Any, list[Any]]]] = {

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from statistics import mean
 
 import pytest
 
 from sfr_cl.benchmarks.cl import demo, experiment
+from support.paths import ROOT
 
-RESULTS = Path(__file__).parents[1] / "docs" / "digits" / "results.json"
+RESULTS = ROOT / "docs" / "digits" / "results.json"
 PROMISED = {"naive", "ewc", "replay", "der++", "sfr", "sfr-condition", "joint"}
 
 

@@ -7,11 +7,13 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import readme_tables
 from sybil import Example, Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
-README = Path(__file__).parents[1] / "README.md"
+import readme_tables
+from support.paths import ROOT
+
+README = ROOT / "README.md"
 README_EXAMPLES = list(Sybil(parsers=[PythonCodeBlockParser()]).parse(README).examples())
 
 

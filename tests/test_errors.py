@@ -10,19 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import (
-    CLASSES,
-    OUTPUTS,
-    Poisson,
-    assert_same_contents,
-    contents,
-    data,
-    fingerprint,
-    fitted,
-    grown,
-    inputs,
-    mlp,
-)
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
@@ -36,6 +23,19 @@ from sfr_cl import (
     noise,
     random,
     smooth_noise,
+)
+from support.posteriors import (
+    CLASSES,
+    OUTPUTS,
+    Poisson,
+    assert_same_contents,
+    contents,
+    data,
+    fingerprint,
+    fitted,
+    grown,
+    inputs,
+    mlp,
 )
 
 NAN, INF = float("nan"), float("inf")

@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from helpers import (
+from torch import Tensor, nn
+
+from sfr_cl import SFRError, SFRPosterior, files
+from sfr_cl.errors import FileError, MismatchError
+from support.posteriors import (
     FEATURES,
     OUTPUTS,
     Poisson,
@@ -25,10 +29,6 @@ from helpers import (
     inputs,
     mlp,
 )
-from torch import Tensor, nn
-
-from sfr_cl import SFRError, SFRPosterior, files
-from sfr_cl.errors import FileError, MismatchError
 
 # Round trips ------------------------------------------------------------------------------------
 

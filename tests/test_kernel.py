@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from oracles import jacobian, ntk
 
 from sfr_cl import SFRPosterior
 from sfr_cl.benchmarks.networks import CASES, Case
 from sfr_cl.inputs import length
 from sfr_cl.kernel import TangentKernel, tangent
 from sfr_cl.network import FrozenNetwork
+from support.oracles import jacobian, ntk
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import jacobian
 
 from sfr_cl.benchmarks import cli
 from sfr_cl.benchmarks.cl import data
@@ -16,6 +15,7 @@ from sfr_cl.benchmarks.ood.experiment import auroc, entropy, measures
 from sfr_cl.benchmarks.ood.methods import Moments, Predictions
 from sfr_cl.benchmarks.report import ood as report
 from sfr_cl.benchmarks.report.ood_summary import checks, directions
+from support.oracles import jacobian
 
 Row = dict[str, Any]
 

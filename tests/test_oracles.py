@@ -5,11 +5,11 @@ import warnings
 
 import pytest
 import torch
-from oracles import exact_gp, jacobian, ntk, sfr_moments
 from torch import nn
 
 from sfr_cl import SFRPosterior, torchvision_operators
 from sfr_cl.errors import DataError
+from support.oracles import exact_gp, jacobian, ntk, sfr_moments
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-8}
 

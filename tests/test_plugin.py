@@ -10,9 +10,12 @@ import torch
 from avalanche.evaluation.metrics import accuracy_metrics
 from avalanche.training.plugins import EarlyStoppingPlugin, EWCPlugin, LRSchedulerPlugin
 from avalanche.training.supervised import Naive
-from oracles import ntk
-from plugins import moved, plugin, task, three_tasks
-from streams import (
+from torch import Tensor, nn
+
+from sfr_cl.errors import ArgumentError, DataError, MismatchError
+from sfr_cl.strategies import SFR, SFRPlugin, nlpd_metrics
+from sfr_cl.strategies.consolidation import consolidate
+from support.avalanche_benchmarks import (
     Growing,
     Labelled,
     MultiHead,
@@ -22,11 +25,8 @@ from streams import (
     silent,
     single_head,
 )
-from torch import Tensor, nn
-
-from sfr_cl.errors import ArgumentError, DataError, MismatchError
-from sfr_cl.strategies import SFR, SFRPlugin, nlpd_metrics
-from sfr_cl.strategies.consolidation import consolidate
+from support.oracles import ntk
+from support.plugins import moved, plugin, task, three_tasks
 
 
 def penalty_by_hand(model: nn.Module, other: nn.Module, data: Labelled, z: Tensor) -> float:

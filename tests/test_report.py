@@ -12,12 +12,12 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
-from report_rows import CHARACTERS, Row, full_report, make_row, make_rows
 from rich.console import Console
 
 from sfr_cl.benchmarks.cl.strategies import RECIPES
 from sfr_cl.benchmarks.report import cl, cl_figures, labels, plots, style, summary
 from sfr_cl.errors import DataError
+from support.report_rows import CHARACTERS, Row, full_report, make_row, make_rows
 
 PICTURES = {"accuracy.png", "calibration.png", "cost.png", "forgetting.png", "matrices.png"}
 

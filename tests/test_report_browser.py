@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from report_rows import CHARACTERS, full_report
 
 from sfr_cl.benchmarks.report import style
+from support.report_rows import CHARACTERS, full_report
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = [

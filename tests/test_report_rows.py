@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from report_rows import BINS, Row, make_row, make_rows
 
 from sfr_cl.benchmarks.cl import tune
 from sfr_cl.benchmarks.cl.strategies import RECIPES
 from sfr_cl.benchmarks.report import cl_settings, summary
 from sfr_cl.errors import DataError
+from support.report_rows import BINS, Row, make_row, make_rows
 
 
 def one(rows: list[Row]) -> summary.Strategy:

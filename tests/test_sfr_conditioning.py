@@ -15,7 +15,13 @@ from avalanche.benchmarks.utils.data import AvalancheDataset
 from avalanche.core import SupervisedPlugin
 from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
 from avalanche.training.plugins import EWCPlugin, ReplayPlugin
-from streams import (
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from sfr_cl import SFRPosterior, greedy
+from sfr_cl.errors import ArgumentError
+from sfr_cl.strategies import SFR, SFRConditioning, nlpd_metrics
+from support.avalanche_benchmarks import (
     CLASSES,
     Labelled,
     MultiHead,
@@ -26,12 +32,6 @@ from streams import (
     silent,
     single_head,
 )
-from torch import Tensor, nn
-from torch.utils.data import TensorDataset
-
-from sfr_cl import SFRPosterior, greedy
-from sfr_cl.errors import ArgumentError
-from sfr_cl.strategies import SFR, SFRConditioning, nlpd_metrics
 
 
 def conditioning(model: nn.Module | None = None, **options: Any) -> SFRConditioning:

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 import torch
-from learning import Task, load, split
 from torch import Tensor
 
 from sfr_cl import SFRPosterior, class_balanced, greedy, noise, random, smooth_noise
 from sfr_cl.inducing import pivots
+from support.real_data import Task, load, split
 
 SEEDS = (10, 11, 12)  # the default selector was chosen on other splits, seeds 0 to 2
 

@@ -5,11 +5,11 @@ import pickle
 
 import pytest
 import torch
-from endless import ROWS, assert_same_sums, posterior, samples, stream, sums
-from helpers import CLASSES, FEATURES, fingerprint, inputs, mlp
 
 from sfr_cl import SFRPosterior, StreamingPosterior, random
 from sfr_cl.errors import ArgumentError, DataError, MismatchError, NotFittedError, SFRError
+from support.posteriors import CLASSES, FEATURES, fingerprint, inputs, mlp
+from support.streams import ROWS, assert_same_sums, posterior, samples, stream, sums
 
 KINDS = ["classification", "binary", "regression"]
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from endless import assert_same_sums, sums
-from helpers import mlp
 from torch import Tensor
 
 from sfr_cl import SFRPosterior, StreamingPosterior
 from sfr_cl.errors import ArgumentError, DataError
+from support.posteriors import mlp
+from support.streams import assert_same_sums, sums
 
 BUDGET = 10
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from endless import assert_same_sums, posterior, samples, stream, sums
-from helpers import inputs, mlp
 from torch import Tensor
 from torch.distributions import StudentT
 
@@ -15,6 +13,8 @@ from sfr_cl.errors import ArgumentError, DataError, MismatchError
 from sfr_cl.likelihoods import GaussianLikelihood
 from sfr_cl.streaming import Drift
 from sfr_cl.streaming.scores import Surprise
+from support.posteriors import inputs, mlp
+from support.streams import assert_same_sums, posterior, samples, stream, sums
 
 
 def test_old_samples_count_for_less() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from endless import assert_same_sums, samples, stream, sums
-from helpers import mlp
 
 from sfr_cl import SFRPosterior, StreamingPosterior, files
 from sfr_cl.errors import ArgumentError, FileError, NotFittedError, SFRError
 from sfr_cl.streaming import Autosave
 from sfr_cl.streaming.storage import Writer
+from support.posteriors import mlp
+from support.streams import assert_same_sums, samples, stream, sums
 
 SETTINGS = [
     {},

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from endless import samples, stream
-from helpers import mlp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sfr_cl import SFRPosterior, StreamingPosterior
 from sfr_cl.errors import SFRError
+from support.posteriors import mlp
+from support.streams import samples, stream
 
 LIMITS = [1e308, -1e308, 1e200, 1e39, 1e16, 5e-324, 1e-310, -0.0, 0.0, 1.0]
 NUMBERS = st.one_of(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from endless import Naive, assert_same_sums, samples, stream, sums
-from helpers import OUTPUTS, mlp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sfr_cl import StreamingPosterior
 from sfr_cl.errors import ArgumentError, DataError
+from support.posteriors import OUTPUTS, mlp
+from support.streams import Naive, assert_same_sums, samples, stream, sums
 
 POOL = 60
 """Samples that histories draw from."""

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from endless import assert_same_sums, samples, sums
-from helpers import mlp
-from killed_streams import learn_and_save
 
 from sfr_cl import StreamingPosterior
+from support.killed_streams import learn_and_save
+from support.posteriors import mlp
+from support.streams import assert_same_sums, samples, sums
 
 SAMPLES = 60_000
 """More than a child learns before it is killed."""
@@ -25,7 +25,7 @@ def test_killed_at_any_instant(kills: int, tmp_path: Path) -> None:
     path = tmp_path / "stream"
     # Children are forked from one process that has imported everything, and nothing more.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sfr_cl", "killed_streams"])
+    context.set_forkserver_preload(["sfr_cl", "support.killed_streams"])
     delays = random.Random(0)
     done = 0
     for _ in range(kills):

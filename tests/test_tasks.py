@@ -9,14 +9,22 @@ import torch
 from avalanche.benchmarks import benchmark_from_datasets
 from avalanche.benchmarks.utils import as_classification_dataset
 from avalanche.models.dynamic_modules import avalanche_model_adaptation
-from plugins import moved, plugin, task, three_tasks
-from streams import Labelled, MultiHead, blobs, class_benchmark, online, silent, single_head
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from sfr_cl import greedy
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError, MismatchError
 from sfr_cl.strategies import SFR, SFRConditioning, SFRPlugin
+from support.avalanche_benchmarks import (
+    Labelled,
+    MultiHead,
+    blobs,
+    class_benchmark,
+    online,
+    silent,
+    single_head,
+)
+from support.plugins import moved, plugin, task, three_tasks
 
 
 def precision_of(sfr: SFRPlugin, index: int = 0) -> Tensor:

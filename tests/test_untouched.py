@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import (
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from sfr_cl import SFRPosterior, class_balanced, greedy, noise, random
+from support.posteriors import (
     CLASSES,
     FEATURES,
     OUTPUTS,
@@ -18,10 +22,6 @@ from helpers import (
     fitted,
     inputs,
 )
-from torch import nn
-from torch.utils.data import TensorDataset
-
-from sfr_cl import SFRPosterior, class_balanced, greedy, noise, random
 
 Z = inputs(10, seed=2)
 NEW = data(rows=8, seed=4)

@@ -5,13 +5,13 @@ import pickle
 
 import pytest
 import torch
-from helpers import CLASSES, data, fitted, inputs, mlp
-from oracles import ntk
 from torch import Tensor
 
 from sfr_cl import SFRPosterior
 from sfr_cl.errors import ArgumentError, MismatchError
 from sfr_cl.value_sites import ValueSites
+from support.oracles import ntk
+from support.posteriors import CLASSES, data, fitted, inputs, mlp
 
 KERNELS = ["shared", "per_output"]
 

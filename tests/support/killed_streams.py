@@ -6,10 +6,10 @@ No test module, so that the child can import it.
 from pathlib import Path
 
 import torch
-from endless import samples
-from helpers import mlp
 
 from sfr_cl import SFRPosterior, StreamingPosterior
+from support.posteriors import mlp
+from support.streams import samples
 
 SETTINGS = {"discount": 0.999, "window": 300}
 

@@ -6,10 +6,10 @@ import copy
 from typing import Any
 
 import torch
-from streams import Labelled, blobs
 from torch import nn
 
 from sfr_cl.strategies import SFRPlugin
+from support.avalanche_benchmarks import Labelled, blobs
 
 
 def task(*classes: int, rows: int = 20) -> Labelled:

@@ -4,12 +4,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from helpers import OUTPUTS, data, inputs, mlp
 from torch import Tensor
 
 from sfr_cl import SFRPosterior, StreamingPosterior
 from sfr_cl.duals import DualSums
 from sfr_cl.state import State
+from support.posteriors import OUTPUTS, data, inputs, mlp
 
 ROWS = 90
 
