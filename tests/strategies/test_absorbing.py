@@ -1,7 +1,7 @@
 """Late data of known tasks, absorbed without training: accuracy and NLPD before and after.
 
 Split-Digits in five tasks; each is trained on a quarter of its data, the rest comes back at the
-end. `pytest tests/test_absorbing.py -rP` prints the numbers.
+end. `pytest tests/strategies/test_absorbing.py -rP` prints the numbers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A child process that learns and saves, killed at random instants, loses nothing.
 
-Quick here; two hundred kills with ``pytest -m long tests/test_streaming_kills.py``.
+Quick here; two hundred kills with ``pytest -m long tests/streaming/test_kills.py``.
 """
 
 import multiprocessing

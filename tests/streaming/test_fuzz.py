@@ -1,6 +1,6 @@
 """Anything at all as input: a clear error or a right answer, and never a stream that is broken.
 
-Quick here; ten thousand examples with ``pytest -m long tests/test_streaming_fuzz.py``.
+Quick here; ten thousand examples with ``pytest -m long tests/streaming/test_fuzz.py``.
 """
 
 import copy
