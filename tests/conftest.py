@@ -1,13 +1,24 @@
 """Fixtures shared by the tests."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from sfr_cl import torchvision_operators
 
 torchvision_operators.declare()  # before any test imports Avalanche
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Matrices this small take twenty times longer on several threads of a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -6,15 +6,14 @@ To renew them after a run: ``python tests/readme_tables.py``.
 import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from sfr_cl.benchmarks.report import cl, numbers, ood, ood_summary, stream, summary, uci, update
 from sfr_cl.benchmarks.report.update_summary import data_sets
 from sfr_cl.benchmarks.uci.summary import TITLES, Table
+from support.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 COMPARISONS = {
     "digits": "sfr-cl cl --data digits --memory 20 --out docs/digits",
     "mnist": "sfr-cl cl --data mnist --out docs/mnist",

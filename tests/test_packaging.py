@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from support.paths import ROOT
+
 # From the bottom up: a package imports those before it, never those after it.
 FOLDERS = {
     "sfr_cl": "sfr_cl",
@@ -18,7 +19,7 @@ FOLDERS = {
     "sfr_cl.benchmarks": "benchmarks",
 }
 LAYERS = list(FOLDERS)
-NOT_INSTALLED = {"benchmarks", "examples", "strategies", "tests"}
+NOT_INSTALLED = {"benchmarks", "examples", "strategies", "support", "tests"}
 OPTIONAL = {"avalanche", "matplotlib", "pandas", "rich", "river", "sklearn"}
 
 BLOCKED_EXTRA = """
