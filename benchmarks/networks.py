@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sfr_cl.inputs import Inputs
+from sfr_cl.data.inputs import Inputs
 
 
 def mlp(*sizes: int) -> nn.Sequential:

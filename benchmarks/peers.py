@@ -11,8 +11,8 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.data import DataLoader, TensorDataset
 
 from sfr_cl import torchvision_operators
-from sfr_cl.inputs import Inputs, length, take, tree_map
-from sfr_cl.network import plain_attention
+from sfr_cl.data.inputs import Inputs, length, take, tree_map
+from sfr_cl.kernel.network import plain_attention
 
 CHUNK = 100
 """Samples a peer works on at a time: whole batches of Jacobians do not fit."""

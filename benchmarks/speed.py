@@ -15,7 +15,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from sfr_cl import SFRPosterior
-from sfr_cl.inputs import length
+from sfr_cl.data.inputs import length
 
 from . import results
 from .cl.cost import training_cases

@@ -92,6 +92,10 @@ class Likelihood(ABC):
         """Whether the noise is that of greatest evidence."""
         return False
 
+    def needs_variance(self, link: str) -> bool:
+        """Whether :meth:`predictive` depends on the variance of f."""
+        return link != "map" or not self.has_logits
+
     def with_noise(self, variance: float) -> Likelihood:
         """The same with another noise; itself, if it has none."""
         del variance

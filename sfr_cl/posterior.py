@@ -238,9 +238,7 @@ class SFRPosterior:
         _require_same("options", self._spec.options() == other.spec.options())
         _require_same("likelihoods", left.name == right.name)
         _require_same("noise variances", left.settings() == right.settings())
-        _require_same(
-            "prior precisions", mine.spec.prior_precision == theirs.spec.prior_precision
-        )
+        _require_same("prior precisions", mine.spec.prior_precision == theirs.spec.prior_precision)
         _require_same("logit scales", self.logit_scale == other.logit_scale)
         _require_same("networks", mine.basis.network.agrees_with(theirs.basis.network))
         _require_same("kernels", mine.basis.kernel_outputs == theirs.basis.kernel_outputs)
@@ -533,8 +531,8 @@ class SFRPosterior:
         likelihood: Likelihood | None = None,
     ) -> SFRPosterior:
         """The posterior of a :meth:`state_dict`, its options included; see :meth:`load`."""
-        likelihood = likelihood or likelihoods.by_name(snapshot.part(values, "likelihood", str))
         snapshot.check_architecture(tensors, network)
+        likelihood = likelihood or likelihoods.by_name(snapshot.part(values, "likelihood", str))
         spec = snapshot.read_spec(values, likelihood)
         posterior = cls.of(spec, network).load_state_dict({"tensors": tensors, "values": values})
         posterior._inducing = posterior.inducing_inputs

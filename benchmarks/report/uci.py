@@ -7,7 +7,7 @@ from typing import Any
 from rich import box
 from rich.table import Table as Grid
 
-from sfr_cl.tuning import SCALES
+from sfr_cl.core.tune import SCALES
 
 from ..uci import training
 from ..uci.checks import checks

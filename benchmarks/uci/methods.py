@@ -12,7 +12,7 @@ from torch.distributions import Categorical, Distribution, Normal
 from sfr_cl import SFRPosterior
 from sfr_cl.errors import SFRWarning
 from sfr_cl.likelihoods import MC_CHUNKS, MC_SAMPLES, CategoricalLikelihood
-from sfr_cl.tuning import DELTAS, SCALES
+from sfr_cl.core.tune import DELTAS, SCALES
 
 from .problem import Problem
 

@@ -9,7 +9,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from sfr_cl.errors import FileError
-from sfr_cl.files import replacing
+from sfr_cl.io.files import replacing
 
 from ..runner import ShowShare
 from . import data, training

@@ -28,12 +28,12 @@ class Absorption:
     @torch.no_grad()
     def step(self, x: Inputs, y: Tensor) -> Distribution:
         """What the posterior says of a batch that is then added."""
-        state = self._predictor.solved.state
+        predictor, state = self._predictor, self._predictor.solved.state
         x, y = state.checked_pair(x, y)
-        features = state.basis.features(x, diagonal=self._predictor.needs_variance)
+        features = state.basis.features(x, diagonal=predictor.needs_variance)
         terms = state.terms(x, features.outputs, y)
         self._sums = self._sums + DualSums.of(features.phi, terms)
-        return self._predictor.of_latent(*self._predictor.moments_of(features))
+        return predictor.of_latent(*predictor.solved.moments(features, predictor.link))
 
     def finish(self) -> None:
         """Let the posterior adopt what was added."""

@@ -22,7 +22,6 @@ from sfr_cl.data.inputs import (
     concat,
     length,
     prepare,
-    require_form,
     take,
     tree_map,
 )
@@ -182,7 +181,7 @@ class InducingInputs:
         """With factors that were computed before."""
         return InducingInputs(kernel, z, factor, batch_size, kernel.inducing(z, batch_size))
 
-    @property
+    @cached_property
     def network(self) -> FrozenNetwork:
         return self.kernel.network
 
@@ -200,9 +199,7 @@ class InducingInputs:
 
     def prepare(self, x: Inputs, what: str = "inputs") -> Inputs:
         """Inputs, checked, of the form of Z."""
-        x = prepare(x, self.network.device, self.network.dtype, what)
-        require_form(x, self.z)
-        return x
+        return prepare(x, self.network.device, self.network.dtype, what, like=self.z)
 
     def like(self, x: Inputs) -> Inputs:
         """Prepared inputs of the shape of Z and in its dtype."""
@@ -236,9 +233,7 @@ class InducingInputs:
 
     def onto(self, other: Basis) -> Tensor:
         assert isinstance(other, InducingInputs)
-        return torch.linalg.solve_triangular(
-            other.factor, self.features(other.z).phi, upper=False
-        )
+        return torch.linalg.solve_triangular(other.factor, self.features(other.z).phi, upper=False)
 
     def over(self, z: Inputs) -> InducingInputs:
         """The same network over other inducing inputs."""

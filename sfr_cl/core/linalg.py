@@ -165,9 +165,7 @@ class Precision:
         if self._rows.shape[1]:
             columns = white[None] if len(self.factor) == 1 else white[:, None]
             explained = whiten(self._inner, columns @ self._rows.mT)
-            back = torch.linalg.solve_triangular(
-                self._inner, explained, upper=False, left=False
-            )
+            back = torch.linalg.solve_triangular(self._inner, explained, upper=False, left=False)
             white = white - (back @ self._rows).reshape(white.shape)
         return transposed_solve(self.factor, white)
 

@@ -31,18 +31,13 @@ class Predictor:
     @property
     def needs_variance(self) -> bool:
         """Whether the predictive distribution depends on the variance of f."""
-        return self.link != "map" or not self.solved.likelihood.has_logits
+        return self.solved.likelihood.needs_variance(self.link)
 
     def of_latent(self, mean: Tensor, variance: Tensor | None) -> Distribution:
         """p(y) for f of some mean and variance, ``[B, C]``."""
         scale = self.logit_scale
         spread = torch.zeros_like(mean) if variance is None else scale**2 * variance
         return self.solved.likelihood.predictive(scale * mean, spread, self.link)
-
-    def moments_of(self, features: Features) -> tuple[Tensor, Tensor | None]:
-        """Mean and variance of f, ``[B, C]``; no variance where nothing depends on it."""
-        mean = self.solved.mean(features)
-        return mean, self.solved.variance(features) if self.needs_variance else None
 
     @torch.no_grad()
     def latent(self, x: Inputs) -> Normal:

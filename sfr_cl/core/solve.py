@@ -5,8 +5,8 @@ With phi the features and p(x) the prior mean's part,
     mean = p(x) + phi' v
     variance = (kappa(x, x) - phi' phi) / delta + phi' (delta I + W)^-1 phi
 
-where v = (delta I + W)^-1 eta for ``"natural"``, (delta I + W)^-1 (alpha - alpha_ref) with p = f for
-``"network"``, and alpha / delta for ``"dual"``.
+where v = (delta I + W)^-1 eta for ``"natural"``, (delta I + W)^-1 (alpha - alpha_ref) with p = f
+for ``"network"``, and alpha / delta for ``"dual"``.
 """
 
 from __future__ import annotations
@@ -97,10 +97,7 @@ class Solved:
     def mean(self, features: Features) -> Tensor:
         """Mean of f, ``[B, C]``."""
         phi, vectors = features.phi, self.coefficients
-        if len(phi) == 1:
-            mean = phi[0] @ vectors.mT
-        else:
-            mean = torch.einsum("cbm,cm->bc", phi, vectors)
+        mean = phi[0] @ vectors.mT if len(phi) == 1 else torch.einsum("cbm,cm->bc", phi, vectors)
         return features.outputs.double() + mean if self.state.spec.mean == "network" else mean
 
     def variance(self, features: Features) -> Tensor:
@@ -108,6 +105,11 @@ class Solved:
         within = self.precision.quadratic(features)
         found = (features.unexplained / self.prior_precision + within).mT
         return found.expand(-1, self.state.num_outputs)
+
+    def moments(self, features: Features, link: str) -> tuple[Tensor, Tensor | None]:
+        """Mean and variance of f, ``[B, C]``; no variance where no prediction depends on it."""
+        needed = self.likelihood.needs_variance(link)
+        return self.mean(features), self.variance(features) if needed else None
 
     def covariance(self, phi: Tensor, gram: Tensor) -> Tensor:
         """Covariance of f over a batch with some features and prior kernel, ``[K, B, B]``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -87,22 +88,22 @@ class Spec:
             batch_size=None if batch_size is None else whole("batch_size", batch_size),
         )
 
-    @property
+    @cached_property
     def shared(self) -> bool:
         """One kernel for all outputs."""
         return self.output_kernel == "shared"
 
-    @property
+    @cached_property
     def at_prior(self) -> bool:
         """Data is linearised at f = 0."""
         return self.linearize_at == "prior"
 
-    @property
+    @cached_property
     def any_outputs(self) -> bool:
         """The network gives its kernel only, so that there may be more or fewer outputs."""
         return self.shared and self.at_prior
 
-    @property
+    @cached_property
     def link(self) -> str:
         """The default link: logits at the prior are moderate already."""
         return "map" if self.at_prior else "probit"

@@ -96,7 +96,7 @@ class State:
     def terms(self, x: Inputs, outputs: Tensor, y: Tensor) -> Terms:
         """Gradient and curvature of a checked batch where it is linearised."""
         spec = self.spec
-        if spec.linearize_at == "prior":
+        if spec.at_prior:
             return Terms.at_prior(spec.likelihood, y, self.num_outputs)
         # The mean "network" has the prior mean f - J w*, so that f~ = J w*; the others have zero.
         point = self.basis.network.tangent(x) if spec.mean == "network" else outputs

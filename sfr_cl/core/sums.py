@@ -1,7 +1,7 @@
 """The dual parameters: all data seen so far, as sums over the inducing inputs.
 
-With phi_i = L^-1 kappa(Z, x_i) (see :mod:`sfr_cl.core.linalg`), and a_i, b_i the gradient and curvature
-of log p(y_i | f) at the datum's linearisation point f^_i (paper, eq. 11, whitened):
+With phi_i = L^-1 kappa(Z, x_i) (see :mod:`sfr_cl.core.linalg`), and a_i, b_i the gradient and
+curvature of log p(y_i | f) at the datum's linearisation point f^_i (paper, eq. 11, whitened):
 
     alpha = sum_i phi_i a_i      eta = sum_i phi_i (a_i + b_i f~_i)      W = sum_i b_i phi_i phi_i'
 
@@ -20,7 +20,6 @@ from torch import Tensor
 from sfr_cl.core.linalg import sites, transposed_product, transposed_solve
 from sfr_cl.errors import DataError
 from sfr_cl.likelihoods import Likelihood
-
 
 SEEN = 1e-9
 """A class counts as seen above this weight: discounting and forgetting leave rounding behind."""

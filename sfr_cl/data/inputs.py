@@ -97,8 +97,18 @@ def same(x: Inputs, y: Inputs) -> bool:
     )
 
 
-def prepare(x: Inputs, device: torch.device, dtype: torch.dtype, what: str = "inputs") -> Inputs:
-    """Check a batch of inputs and move it: floating leaves to ``dtype``, all to ``device``."""
+def prepare(
+    x: Inputs,
+    device: torch.device,
+    dtype: torch.dtype,
+    what: str = "inputs",
+    *,
+    like: Inputs | None = None,
+) -> Inputs:
+    """Check a batch of inputs and move it: floating leaves to ``dtype``, all to ``device``.
+
+    ``like`` are inputs whose form they must have: the same leaves, and dimensions.
+    """
 
     def move(leaf: Tensor) -> Tensor:
         leaf = leaf.detach()
@@ -128,12 +138,12 @@ def prepare(x: Inputs, device: torch.device, dtype: torch.dtype, what: str = "in
         raise DataError(f"expected leaves with one batch size, got sizes {sorted(sizes)}")
     if sizes == {0}:
         raise DataError(f"expected {what}, got none")
+    if like is not None:
+        _require_form(named, leaves(like))
     return x
 
 
-def require_form(x: Inputs, like: Inputs) -> None:
-    """Refuse inputs of another form than the inducing inputs': other leaves, or dimensions."""
-    found, expected = leaves(x), leaves(like)
+def _require_form(found: list[tuple[str, Tensor]], expected: list[tuple[str, Tensor]]) -> None:
     if [name for name, _ in found] != [name for name, _ in expected]:
         raise DataError(
             f"expected inputs of the form of the inducing inputs, got leaves "

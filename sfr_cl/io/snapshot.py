@@ -109,7 +109,10 @@ def read_spec(values: Mapping[str, Any], likelihood: Likelihood) -> Spec:
         raise MismatchError(f"expected the options {', '.join(OPTIONS)}, got {sorted(stored)}")
     name = part(values, "likelihood", str)
     if name != likelihood.name:
-        raise MismatchError(f"expected a posterior of {likelihood.name!r}, got one of {name!r}")
+        raise MismatchError(
+            f"expected the likelihood the posterior was made with, {name!r}, got "
+            f"{likelihood.name!r}"
+        )
     likelihood = likelihood.with_settings(part(values, "settings", dict))
     delta = values.get("prior_precision", 0.0)
     spec = Spec.from_options(stored, likelihood)

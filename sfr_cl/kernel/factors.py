@@ -41,8 +41,9 @@ class Outer:
     """Gradients sum_t g_ct a_t' of a weight matrix that acts at T positions, and of its bias.
 
     Their inner product is sum_tt' (a_t . a'_t' + 1) (g_ct . g'_ct'): the gram of the activations is
-    the same for all outputs, and neither gradient is ever formed. Materialised instead, it costs the
-    product of the two sides' sizes but no pairs of positions; :meth:`use_gram_trick` says which is less.
+    the same for all outputs, and neither gradient is ever formed. Materialised instead, it costs
+    the product of the two sides' sizes but no pairs of positions; :meth:`use_gram_trick` says which
+    is less.
     """
 
     a: Tensor

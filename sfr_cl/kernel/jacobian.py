@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from sfr_cl.errors import ArgumentError
 from sfr_cl.data.inputs import Inputs
+from sfr_cl.errors import ArgumentError
 from sfr_cl.kernel.network import FrozenNetwork, plain_attention
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sfr_cl.errors import ArgumentError
 from sfr_cl.data.inputs import Inputs, concat, length, take, tree_map
+from sfr_cl.errors import ArgumentError
 from sfr_cl.kernel.factors import Outer
+from sfr_cl.kernel.network import Call, FrozenNetwork, plain_attention, run
 from sfr_cl.kernel.rules import RULES
-from sfr_cl.kernel.network import FrozenNetwork, plain_attention, run
 
 
 @dataclass(frozen=True)
@@ -31,57 +29,6 @@ class Layer:
     def parameters(self) -> list[Tensor]:
         """The differentiated parameters themselves."""
         return [getattr(self.module, name) for name in self.names]
-
-
-@dataclass
-class Call:
-    """What one module saw in one forward pass."""
-
-    input: Tensor
-    output: Tensor
-    passed: Tensor
-    """The copy that flowed on: an operation in place on it leaves the recorded output alone."""
-    version: int
-    """Of the input: an operation in place after the call would change what the layer saw."""
-
-    def is_plain(self, batch: int) -> bool:
-        """Batch first on both sides, its input still what it was."""
-        leading = self.input.ndim > 0 and len(self.input) == batch == len(self.output)
-        return leading and self.input._version == self.version
-
-
-@contextmanager
-def hooks(layers: Sequence[Layer], batch: int) -> Iterator[dict[nn.Module, Call]]:
-    """Record these layers' inputs and outputs, the outputs as places to differentiate at.
-
-    A layer that runs otherwise than it was seen to run is an error, never a wrong number.
-    """
-    calls: dict[nn.Module, Call] = {}
-    times: Counter[nn.Module] = Counter()
-
-    def record(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        times[module] += 1
-        if not inputs:
-            return output
-        if not output.requires_grad:
-            output.requires_grad_(True)
-        calls[module] = Call(inputs[0], output, output.clone(), inputs[0]._version)
-        return calls[module].passed
-
-    handles = [layer.module.register_forward_hook(record) for layer in layers]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
-    for layer in layers:
-        call = calls.get(layer.module)
-        if times[layer.module] != 1 or call is None or not call.is_plain(batch):
-            raise ArgumentError(
-                f"expected a network that runs alike on all inputs, got one that calls a "
-                f"{type(layer.module).__name__} {times[layer.module]} times, or on some rows only, "
-                f"depending on the input: give the names of the other parameters as parameters"
-            )
 
 
 def activations(network: FrozenNetwork, row: Inputs) -> int:

@@ -7,8 +7,10 @@ carries the weights the kernel is built at, whatever happens to the original aft
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -17,10 +19,27 @@ from torch.func import functional_call, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import is_lazy
 
-from sfr_cl.errors import ArgumentError, DataError, MismatchError
 from sfr_cl.data.inputs import Inputs, leaves, length, prepare, tree_map
+from sfr_cl.errors import ArgumentError, DataError, MismatchError
 
 Parameters = str | Sequence[str]
+
+
+@dataclass
+class Call:
+    """What one module saw in one forward pass."""
+
+    input: Tensor
+    output: Tensor
+    passed: Tensor
+    """The copy that flowed on: an operation in place on it leaves the recorded output alone."""
+    version: int
+    """Of the input: an operation in place after the call would change what the layer saw."""
+
+    def is_plain(self, batch: int) -> bool:
+        """Batch first on both sides, its input still what it was."""
+        leading = self.input.ndim > 0 and len(self.input) == batch == len(self.output)
+        return leading and self.input._version == self.version
 
 
 class FrozenNetwork:
@@ -105,6 +124,42 @@ class FrozenNetwork:
         """f(x; w*), ``[B, C]``."""
         with plain_attention():
             return run(self.module, x)
+
+    def recorded(
+        self, modules: Sequence[nn.Module], x: Inputs
+    ) -> tuple[Tensor, dict[nn.Module, Call]]:
+        """f(x; w*), and these modules' inputs and outputs, the outputs as places to differentiate.
+
+        A module that runs otherwise than once on all rows is an error, never a wrong number.
+        """
+        calls: dict[nn.Module, Call] = {}
+        times: Counter[nn.Module] = Counter()
+
+        def record(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+            times[module] += 1
+            if not inputs:
+                return output
+            if not output.requires_grad:
+                output.requires_grad_(True)
+            calls[module] = Call(inputs[0], output, output.clone(), inputs[0]._version)
+            return calls[module].passed
+
+        handles = [module.register_forward_hook(record) for module in modules]
+        try:
+            with plain_attention(), torch.enable_grad():
+                outputs = run(self.module, x)
+        finally:
+            for handle in handles:
+                handle.remove()
+        for module in modules:
+            call = calls.get(module)
+            if times[module] != 1 or call is None or not call.is_plain(len(outputs)):
+                raise ArgumentError(
+                    f"expected a network that runs alike on all inputs, got one that calls a "
+                    f"{type(module).__name__} {times[module]} times, or on some rows only, "
+                    f"depending on the input: give the names of the other parameters as parameters"
+                )
+        return outputs, calls
 
     def single(self, parameters: dict[str, Tensor], x: Inputs) -> Tensor:
         """f(x; parameters) of one input without a batch dimension, ``[C]``, for ``torch.func``."""
@@ -207,8 +262,7 @@ def named(network: nn.Module, parameters: Parameters) -> list[str] | None:
         return known if parameters == "all" else None
     if isinstance(parameters, str) or not isinstance(parameters, Sequence):
         raise ArgumentError(
-            f"expected parameters to be 'all', 'last_layer' or a list of names, "
-            f"got {parameters!r}"
+            f"expected parameters to be 'all', 'last_layer' or a list of names, got {parameters!r}"
         )
     unknown = [name for name in parameters if name not in known]
     if unknown or not parameters:
@@ -226,12 +280,11 @@ def as_matrix(outputs: Tensor) -> Tensor:
 
 def run(network: nn.Module, x: Inputs) -> Tensor:
     """A network's outputs as ``[B, C]``, checked."""
-    shapes = ", ".join(f"{list(leaf.shape)}" for _, leaf in leaves(x))
     try:
         outputs = network(x)
     except Exception as error:
         raise DataError(
-            f"expected inputs the network can take, got shape {shapes}: {error}"
+            f"expected inputs the network can take, got shape {_shapes(x)}: {error}"
         ) from error
     fits = isinstance(outputs, Tensor) and outputs.ndim in (1, 2) and outputs.is_floating_point()
     if not fits or len(outputs) != length(x) or not outputs.numel():
@@ -240,9 +293,13 @@ def run(network: nn.Module, x: Inputs) -> Tensor:
             got = f"{list(outputs.shape)} of {outputs.dtype}"
         raise DataError(
             f"expected a network whose outputs are floats [B, C], got {got} for inputs of "
-            f"shape {shapes}"
+            f"shape {_shapes(x)}"
         )
     return as_matrix(outputs)
+
+
+def _shapes(x: Inputs) -> str:
+    return ", ".join(f"{list(leaf.shape)}" for _, leaf in leaves(x))
 
 
 def _copied(module: nn.Module) -> nn.Module:

@@ -26,9 +26,9 @@ from sfr_cl.data.inputs import Inputs, length, take
 from sfr_cl.kernel.factors import Direct, Last, Outer, Stack, joined
 from sfr_cl.kernel.interface import KernelValues
 from sfr_cl.kernel.jacobian import jacobian
-from sfr_cl.kernel.layers import Layer, activations, covered_layers, hooks
+from sfr_cl.kernel.layers import Layer, activations, covered_layers
+from sfr_cl.kernel.network import FrozenNetwork
 from sfr_cl.kernel.rules import RULES
-from sfr_cl.kernel.network import FrozenNetwork, plain_attention, run
 
 CACHE_BYTES = 2**31
 """The gradients at the inducing inputs are kept between batches up to this size."""
@@ -74,7 +74,9 @@ class TangentKernel:
                 if layers is None:
                     layers = covered_layers(self.network, self._row)
                 self._found = self._planned(list(layers))
-            except RuntimeError:  # an operation that autograd, but not its graph, can be asked about
+            except (
+                RuntimeError
+            ):  # an operation that autograd, but not its graph, can be asked about
                 self._found = self._planned([])
         return self._found
 
@@ -91,6 +93,11 @@ class TangentKernel:
     def layers(self) -> list[Layer]:
         """The layers that rules are used for."""
         return self._plan.layers
+
+    @property
+    def fallback(self) -> FrozenNetwork | None:
+        """The network differentiated by the parameters that no rule covers, if there are any."""
+        return self._plan.fallback
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickles and copies: the plan is found again."""
@@ -194,8 +201,7 @@ class TangentKernel:
         factors: list[Outer | Last | Direct] = []
         inner = [layer for layer in plan.layers if not layer.is_last]
         with torch.inference_mode(False):
-            with plain_attention(), torch.enable_grad(), hooks(plan.layers, length(x)) as calls:
-                outputs = run(self.network.module, x)
+            outputs, calls = self.network.recorded([layer.module for layer in plan.layers], x)
             places = [calls[layer.module].output for layer in inner]
             gradients = self._gradients(plan, outputs, places)
         with torch.no_grad():
@@ -284,6 +290,7 @@ class AtInducing:
 
     def __init__(self, kernel: TangentKernel, z: Inputs, batch_size: int) -> None:
         self._kernel, self._z, self._batch_size = kernel, z, batch_size
+        self._size = length(z)
 
     @cached_property
     def gram(self) -> Tensor:
@@ -292,19 +299,19 @@ class AtInducing:
         if exact is self._kernel:
             return exact.symmetric(self._gradients)
         z = exact.network.prepare(self._z)
-        return exact.symmetric(_Gradients(exact, z, self._batch_size, length(z)))
+        return exact.symmetric(_Gradients(exact, z, self._batch_size, self._size))
 
     @cached_property
     def _gradients(self) -> _Gradients:
-        return _Gradients(self._kernel, self._z, self._batch_size, length(self._z))
+        return _Gradients(self._kernel, self._z, self._batch_size, self._size)
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickles and copies: what is made from the rest is made again."""
-        names = ("_kernel", "_z", "_batch_size")
+        names = ("_kernel", "_z", "_batch_size", "_size")
         return {name: value for name, value in vars(self).items() if name in names}
 
     def __call__(self, x: Inputs, *, diagonal: bool = False) -> KernelValues:
-        outputs, stack = self._kernel.stack(x, length(self._z))
+        outputs, stack = self._kernel.stack(x, self._size)
         parts = [self._kernel.inner(stack, part) for part in self._gradients]
         cross = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
         return KernelValues(outputs, cross, self._kernel.norms(stack) if diagonal else None)

@@ -7,8 +7,8 @@ import os
 import time
 from typing import Any
 
-from sfr_cl.errors import ArgumentError
 from sfr_cl.data.arguments import positive, whole
+from sfr_cl.errors import ArgumentError
 from sfr_cl.streaming.posterior import StreamingPosterior
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from sfr_cl.core.basis import InducingInputs
 from sfr_cl.core.linalg import JITTER, cholesky
 from sfr_cl.core.sums import DualSums
-from sfr_cl.data.inputs import Inputs, concat, length, take
+from sfr_cl.data.inputs import Inputs, concat, take
 from sfr_cl.inducing import pivots
 from sfr_cl.streaming.samples import Batch
 

@@ -146,11 +146,6 @@ class Monitor:
     """Not told yet."""
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing is measured."""
-        return self.calibration is None and self.excess is None
-
-    @property
     def scale(self) -> float:
         """What logits are multiplied with."""
         return 1.0 if self.calibration is None else self.calibration.scale
@@ -164,11 +159,10 @@ class Monitor:
     def after(self, solved: Solved, batch: Batch, n_seen: int) -> Monitor:
         """Samples that come next, after ``n_seen`` others, predicted by a solved posterior."""
         y, link = batch.samples.y, solved.state.spec.link
-        predictor = Predictor(solved, self.scale, link)
-        mean, variance = predictor.moments_of(batch.features)
+        mean, variance = solved.moments(batch.features, link)
         calibration, excess, drifts = self.calibration, self.excess, self.drifts
         if excess is not None:
-            predictive = predictor.of_latent(mean, variance)
+            predictive = Predictor(solved, self.scale, link).of_latent(mean, variance)
             for row, value in enumerate(excess_nll(predictive, y)):
                 excess = excess.after(value)
                 if excess.is_drift:

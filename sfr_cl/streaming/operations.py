@@ -1,4 +1,4 @@
-"""What is done to a stream: learn, maintain, forget, discount, merge, relinearize, grow.
+"""What is done to a stream: maintain, forget, discount, merge, relinearize, grow.
 
 At the start all samples are stored, and inducing inputs chosen from them whenever there are twice
 as many: every choice is a fit to all data. Later ones are exchanged, and the sums projected.
@@ -29,19 +29,6 @@ from sfr_cl.streaming.window import Rebuilt, Window
 
 RENEWED_EVERY = 4096
 """Samples after which learned hyperparameters are renewed, at the latest."""
-
-
-def learned(stream: StreamState, samples: Samples) -> StreamState:
-    """With any number of checked samples."""
-    start, count = 0, len(samples.times)
-    while start < count:
-        end = start + stream.capacity
-        part = samples if start == 0 and end >= count else samples.take(slice(start, end))
-        stream = stream.with_samples(part)
-        start = end
-        if stream.capacity <= 0:
-            stream = maintained(stream.flush())
-    return stream
 
 
 # Maintenance --------------------------------------------------------------------------------------
@@ -87,9 +74,7 @@ def _with_first_inducing(stream: StreamState) -> StreamState:
     stream = _moved(stream, lambda state: state.project(basis.over(z)))
     choosing = stream.n_seen < settings.candidates
     window = stream.window if choosing or settings.window is not None else None
-    return stream.changed(
-        stream.state, window=window, choosing=choosing, candidates=NO_CANDIDATES
-    )
+    return stream.changed(stream.state, window=window, choosing=choosing, candidates=NO_CANDIDATES)
 
 
 def _with_hyperparameters(stream: StreamState) -> StreamState:

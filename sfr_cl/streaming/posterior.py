@@ -62,8 +62,8 @@ class StreamingPosterior:
         staleness: how many of the latest samples an answer may leave out. Factoring is put off
             until then.
         swap: whether inducing inputs are exchanged where new regions appear, at the price of
-            :attr:`residual_bound`, and of exact forgetting of earlier samples unless there is a window.
-            By default those that the stream chose are.
+            :attr:`residual_bound`, and of exact forgetting of earlier samples unless there is a
+            window. By default those that the stream chose are.
         calibrate: whether the scale of logits follows the predictions of the last samples.
         on_drift: called with a :class:`Drift` after samples were far more surprising than usual,
             and are learned. It may change the stream, or train its network.
@@ -169,10 +169,15 @@ class StreamingPosterior:
     @torch.no_grad()
     def _learn(self, x: Inputs, y: Tensor, time: Any) -> tuple[Drift, ...]:
         stream = self._stream or self._first(x)
-        state = stream.flushed.state
-        x, y = checked(state, x, y)
+        x, y = checked(stream.flushed.state, x, y)
         times = times_of(self._settings, stream.n_seen, len(y), time).to(y.device)
-        stream = operations.learned(stream, Samples(x, y, times, torch.ones_like(times)))
+        samples, start = Samples(x, y, times, torch.ones_like(times)), 0
+        while start < len(y):
+            end = start + stream.capacity
+            stream = stream.with_samples(samples.take(slice(start, end)))
+            start = end
+            if stream.capacity <= 0:
+                stream = operations.maintained(stream.flush())
         drifts = stream.monitor.drifts
         if drifts:
             stream = replace(stream, monitor=replace(stream.monitor, drifts=()))
@@ -205,7 +210,7 @@ class StreamingPosterior:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _forget(self, x: Inputs, y: Tensor, at: Any, weight: float) -> None:
-        stream = self._known
+        stream = self.state
         x, y = checked(stream.state, x, y)
         when = None if at is None else as_times(at).to(y.device)
         if when is not None and len(when) != len(y):
@@ -214,14 +219,14 @@ class StreamingPosterior:
 
     def discount(self, gamma: float) -> None:
         """Give all that was learned so far the weight ``gamma``, at most 1: after a drift, say."""
-        self._change(operations.discounted(self._known, fraction("gamma", gamma)))
+        self._change(operations.discounted(self.state, fraction("gamma", gamma)))
 
     @torch.no_grad()
     def merge(self, other: StreamingPosterior) -> None:
         """Absorb all that another stream over the same network and inducing inputs knows."""
         if not isinstance(other, StreamingPosterior):
             raise ArgumentError(f"expected a StreamingPosterior, got {type(other).__name__}")
-        mine, theirs = self._known, other._known
+        mine, theirs = self.state, other.state
         if mine.settings != theirs.settings:
             raise ArgumentError("expected streams with the same settings, got different ones")
         _ = self._as_asked_for() + other._as_asked_for()  # refuses what can't be added
@@ -239,7 +244,7 @@ class StreamingPosterior:
             network: with as many outputs, if their number is the network's; it is copied.
             data: held-out samples, to measure what it costs.
         """
-        stream = self._known
+        stream = self.state
         held_out = list(data) if isinstance(data, Iterator) else data
         before, after = copy.copy(self), copy.copy(self)
         after._network, after._kernel = _frozen(network, self._spec), None
@@ -332,13 +337,23 @@ class StreamingPosterior:
     @property
     def posterior(self) -> SFRPosterior:
         """All that is known now, as a posterior by itself."""
-        stream = self._known
+        stream = self.state
         state, likelihood = stream.state.with_sums(stream.sums), stream.state.likelihood
         if likelihood.noise_variance is not None:
             likelihood = GaussianLikelihood(likelihood.noise_variance)
         state = state.with_spec(likelihood=likelihood)
         spec = replace(self._spec, likelihood=likelihood)
         return self._posterior(spec, state, self.logit_scale)
+
+    @property
+    def state(self) -> StreamState:
+        """All that is known, as an immutable record."""
+        if self._stream is None:
+            raise NotFittedError(
+                "expected a stream with inducing inputs, got one that has learned nothing yet: "
+                "call learn_one or learn_many first"
+            )
+        return self._stream
 
     @property
     def is_empty(self) -> bool:
@@ -358,12 +373,12 @@ class StreamingPosterior:
     @property
     def inducing_inputs(self) -> Inputs:
         """Z; they never exceed the budget."""
-        return inducing(self._known.state).z
+        return inducing(self.state.state).z
 
     @property
     def residual_bound(self) -> ResidualBound:
         """How much of what was learned at these weights the inducing inputs miss, with bounds."""
-        return self._known.flush().residual
+        return self.state.flush().residual
 
     @property
     def excess_nll(self) -> float:
@@ -416,7 +431,7 @@ class StreamingPosterior:
         writer.write(*self._content(cursor))
 
     def _content(self, cursor: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        cursor, stream = storage.plain_cursor(cursor), self._known
+        cursor, stream = storage.plain_cursor(cursor), self.state
         state = stream.state.with_spec(prior_precision=self._spec.prior_precision)
         found = self._posterior(self._spec, state, self._logit_scale).state_dict()
         return storage.content(stream, found, self._features, cursor)
@@ -481,15 +496,6 @@ class StreamingPosterior:
 
     # Private ------------------------------------------------------------------------------------
 
-    @property
-    def _known(self) -> StreamState:
-        if self._stream is None:
-            raise NotFittedError(
-                "expected a stream with inducing inputs, got one that has learned nothing yet: "
-                "call learn_one or learn_many first"
-            )
-        return self._stream
-
     def _change(self, stream: StreamState) -> None:
         self._stream, self._answer = operations.maintained(stream), None
 
@@ -500,7 +506,7 @@ class StreamingPosterior:
 
     def _as_asked_for(self) -> SFRPosterior:
         """A posterior with all sums, and the settings the stream was given."""
-        stream, spec = self._known, self._spec
+        stream, spec = self.state, self._spec
         if spec.likelihood.learns_noise:  # whatever it is by now
             spec = replace(spec, likelihood=spec.likelihood.with_noise(1.0))
         state = stream.state.with_sums(stream.sums)
@@ -508,7 +514,7 @@ class StreamingPosterior:
         return self._posterior(spec, state, self._logit_scale)
 
     def _over(self, z: Inputs, num_outputs: int | None = None) -> State:
-        """An empty state over inducing inputs; a kernel at the prior takes any number of outputs."""
+        """An empty state over inducing inputs, with ``num_outputs`` if any number will do."""
         spec = self._spec
         if num_outputs is not None and spec.any_outputs:
             spec = replace(spec, num_outputs=num_outputs)

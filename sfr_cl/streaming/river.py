@@ -34,17 +34,29 @@ class _Estimator:
     """What both faces share. The stream is made when the first sample shows its features."""
 
     likelihood: str
-    network: nn.Module | None
-    inducing: int
-    prior_precision: float | None
-    discount: float
-    window: int | None
-    swap: bool
-    hidden: int
-    seed: int
 
-    _stream: StreamingPosterior | None
-    _order: FeatureOrder | None
+    def __init__(
+        self,
+        network: nn.Module | None = None,
+        inducing: int = 200,
+        prior_precision: float | None = None,
+        discount: float = 1.0,
+        window: int | None = None,
+        swap: bool = True,
+        hidden: int = 256,
+        seed: int = 0,
+    ) -> None:
+        self.network = network
+        self.inducing = inducing
+        self.prior_precision = prior_precision
+        self.discount = discount
+        self.window = window
+        self.swap = swap
+        self.hidden = hidden
+        self.seed = seed
+        self._stream: StreamingPosterior | None = None
+        self._order: FeatureOrder | None = None
+        self._labels: list[Hashable] = []
 
     def _learn(
         self,
@@ -104,28 +116,6 @@ class StreamingClassifier(_Estimator, MiniBatchClassifier):  # type: ignore[misc
     """
 
     likelihood = "classification"
-
-    def __init__(
-        self,
-        network: nn.Module | None = None,
-        inducing: int = 200,
-        prior_precision: float = 1.0,
-        discount: float = 1.0,
-        window: int | None = None,
-        swap: bool = True,
-        hidden: int = 256,
-        seed: int = 0,
-    ) -> None:
-        self.network = network
-        self.inducing = inducing
-        self.prior_precision = prior_precision
-        self.discount = discount
-        self.window = window
-        self.swap = swap
-        self.hidden = hidden
-        self.seed = seed
-        self._stream = self._order = None
-        self._labels: list[Hashable] = []
 
     @property
     def _multiclass(self) -> bool:
@@ -199,27 +189,6 @@ class StreamingRegressor(_Estimator, MiniBatchRegressor):  # type: ignore[misc]
     """
 
     likelihood = "regression"
-
-    def __init__(
-        self,
-        network: nn.Module | None = None,
-        inducing: int = 200,
-        prior_precision: float | None = None,
-        discount: float = 1.0,
-        window: int | None = None,
-        swap: bool = True,
-        hidden: int = 256,
-        seed: int = 0,
-    ) -> None:
-        self.network = network
-        self.inducing = inducing
-        self.prior_precision = prior_precision
-        self.discount = discount
-        self.window = window
-        self.swap = swap
-        self.hidden = hidden
-        self.seed = seed
-        self._stream = self._order = None
 
     def learn_one(self, x: Features, y: float) -> None:
         """Absorb one sample."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time as system
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -77,14 +77,13 @@ class Batch:
     @staticmethod
     def of(state: State, samples: Samples) -> Batch:
         """Evaluate checked samples."""
-        parts, size = [], state.basis.batch_size
+        basis, size = state.basis, state.basis.batch_size
         if len(samples) <= size:
-            parts.append(state.basis.features(samples.x, diagonal=True))
+            features = basis.features(samples.x, diagonal=True)
         else:
-            for start in range(0, len(samples), size):
-                x = take(samples.x, slice(start, start + size))
-                parts.append(state.basis.features(x, diagonal=True))
-        features = Features.join(parts)
+            starts = range(0, len(samples), size)
+            parts = [take(samples.x, slice(start, start + size)) for start in starts]
+            features = Features.join([basis.features(x, diagonal=True) for x in parts])
         terms = state.terms(samples.x, features.outputs, samples.y)
         return Batch(samples, features, terms)
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sfr_cl.errors import ArgumentError, MismatchError
 from sfr_cl.data.arguments import choice, fraction, whole
+from sfr_cl.errors import ArgumentError, MismatchError
 
 BLOCK = 256
 """Samples flushed into the sums, and then factored, together."""

@@ -39,6 +39,11 @@ class Flushed:
         return Solved.as_given(self.state)
 
     @cached_property
+    def has_data(self) -> bool:
+        """Whether any sample is left in the sums."""
+        return self.state.has_data
+
+    @cached_property
     def next_out(self) -> Batch:
         """The stored samples that leave the window before the next flush is over."""
         assert self.window is not None
@@ -96,10 +101,12 @@ class StreamState:
         return StreamState(
             settings=settings,
             flushed=Flushed(state, Window() if window or choosing else None, settings.block),
-            monitor=Monitor(Calibration() if calibrates else None, ExcessNLL() if watched else None),
+            monitor=Monitor(
+                Calibration() if calibrates else None, ExcessNLL() if watched else None
+            ),
             clock=-1.0 if settings.discount_per == "sample" else -math.inf,
             choosing=choosing,
-            rebuilt=Rebuilt(state.no_sums()) if window else None,
+            rebuilt=None if settings.window is None else Rebuilt(state.no_sums()),
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -133,7 +140,8 @@ class StreamState:
         batch = Batch.of(self.flushed.state, samples.copied())
         batch.require_moderate(self.flushed.state)
         monitor = self.monitor
-        if not monitor.idle and self.flushed.state.has_data:
+        watches = monitor.calibration is not None or monitor.excess is not None
+        if watches and self.flushed.has_data:
             monitor = monitor.after(self.flushed.solved, batch, self.n_seen)
         times = samples.times
         return replace(

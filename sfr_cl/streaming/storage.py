@@ -142,9 +142,7 @@ def read(
     """The posterior of a file, the stream, its features, and the cursor."""
     tensors, values = files.read(path, form=FORMAT)
     own = {name: value for name, value in tensors.items() if not name.startswith(MARK)}
-    rest = {
-        name.removeprefix(MARK): value for name, value in tensors.items() if name not in own
-    }
+    rest = {name.removeprefix(MARK): value for name, value in tensors.items() if name not in own}
     posterior = SFRPosterior.from_state_dict(
         own, part(values, "posterior", dict), network, likelihood=likelihood
     )

@@ -66,10 +66,10 @@ def assert_refused_unchanged(
     builtin: type[Exception] | tuple[type[Exception], ...],
     message: str,
 ) -> None:
-    before, network = contents(posterior), fingerprint(posterior._network)
+    before, network = contents(posterior), fingerprint(posterior.network)
     assert_refused(lambda: call(posterior), builtin, message)
     assert_same_contents(posterior, before)
-    assert fingerprint(posterior._network) == network
+    assert fingerprint(posterior.network) == network
 
 
 # Data -------------------------------------------------------------------------------------------
@@ -353,8 +353,8 @@ def test_number_that_must_be_positive(name: str, value: Any) -> None:
     if name == "prior_precision" and value is None:
         pytest.skip("None is the default: learned, or 1")
     calls: dict[str, Call] = {
-        "prior_precision": lambda it: SFRPosterior(it._network, "binary", prior_precision=value),
-        "noise_variance": lambda it: SFRPosterior(it._network, "regression", noise_variance=value),
+        "prior_precision": lambda it: SFRPosterior(it.network, "binary", prior_precision=value),
+        "noise_variance": lambda it: SFRPosterior(it.network, "regression", noise_variance=value),
         "gamma": lambda it: it.discount(value),
         "weight": lambda it: it.forget(data(rows=2), weight=value),
     }
@@ -769,7 +769,7 @@ def test_network(make: Callable[[], Any], kind: str, message: str, inducing: Any
 def test_network_spoiled_after_a_fit() -> None:
     posterior = fitted()
     with torch.no_grad():
-        posterior._network[0].bias[0] = INF
+        posterior.network[0].bias[0] = INF
     message = "finite weights.*'0.bias'"
     assert_refused_unchanged(posterior, lambda it: it.fit(data()), ValueError, message)
     assert posterior.predict(X).probs.isfinite().all()
@@ -877,7 +877,7 @@ def test_memory_limit_of_fit(
     posterior.load_state_dict(
         fitted(**{**options, "inducing": inputs(8), "batch_size": None}).state_dict()
     )
-    monkeypatch.setattr("sfr_cl.memory.available_bytes", lambda _: free)
+    monkeypatch.setattr("sfr_cl.data.memory.available_bytes", lambda _: free)
     assert_refused_for_memory(posterior, call, free, knob)
 
 
@@ -885,7 +885,7 @@ def test_memory_limit_of_fit(
 def test_memory_limit_of_a_fitted_posterior(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, free = inputs(1500), 10**7
     posterior = fitted()
-    monkeypatch.setattr("sfr_cl.memory.available_bytes", lambda _: free)
+    monkeypatch.setattr("sfr_cl.data.memory.available_bytes", lambda _: free)
     if method == "add_inducing":
         assert_refused_for_memory(posterior, lambda it: it.add_inducing(x), free, "inducing")
     else:
@@ -897,7 +897,7 @@ def test_memory_limit_of_a_fitted_posterior(method: str, monkeypatch: pytest.Mon
 def test_memory_that_suffices_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = contents(fitted())
     for free in (10**6, None):
-        monkeypatch.setattr("sfr_cl.memory.available_bytes", lambda _, free=free: free)
+        monkeypatch.setattr("sfr_cl.data.memory.available_bytes", lambda _, free=free: free)
         assert_same_contents(fitted(), kept)
 
 

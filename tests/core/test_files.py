@@ -15,7 +15,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from sfr_cl import SFRError, SFRPosterior, files
+from sfr_cl import SFRError, SFRPosterior
+from sfr_cl.io import files
 from sfr_cl.errors import FileError, MismatchError
 from support.posteriors import (
     FEATURES,
@@ -167,7 +168,7 @@ def test_round_trip(make: Callable[[], Any], tmp_path: Path) -> None:
 def test_state_dict_round_trip(make: Callable[[], Any]) -> None:
     posterior, network, x = make()
     options = {
-        name: getattr(posterior._options, name)
+        name: getattr(posterior.spec, name)
         for name in ("output_kernel", "parameters", "mean", "linearize_at", "dtype")
     }
     other = SFRPosterior(network, posterior.likelihood, **options)
@@ -586,5 +587,5 @@ def test_a_network_of_other_activations(tmp_path: Path) -> None:
 def test_refitting_a_loaded_posterior_keeps_its_inducing_inputs(tmp_path: Path) -> None:
     posterior = fitted()
     posterior.save(tmp_path / "p")
-    again = SFRPosterior.load(tmp_path / "p", posterior._network).fit(data(seed=3))
+    again = SFRPosterior.load(tmp_path / "p", posterior.network).fit(data(seed=3))
     assert torch.equal(again.inducing_inputs, posterior.inducing_inputs)

@@ -28,9 +28,9 @@ def measure(task: Task, network: torch.nn.Module, inducing, seed: int) -> tuple[
     """Test NLPD, and the share of the kernel's trace that Z leaves unexplained on test inputs."""
     torch.manual_seed(seed)
     posterior = SFRPosterior(network, "classification", inducing=inducing).fit(task.everything)
-    state = posterior._state
-    _, features, diagonal = state.features(task.test[0].double(), diagonal=True)
-    residual = (diagonal - features.square().sum(2)).sum() / diagonal.sum()
+    state = posterior.state
+    features = state.basis.features(task.test[0].double(), diagonal=True)
+    residual = features.unexplained.sum() / features.diagonal.sum()
     return posterior.nlpd(task.test), float(residual)
 
 

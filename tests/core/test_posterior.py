@@ -30,7 +30,13 @@ def regression(count: int, outputs: int) -> tuple[torch.Tensor, torch.Tensor, to
 def train(network: nn.Module, loss) -> nn.Module:
     """To a stationary point, in float64: LBFGS, then Newton steps."""
     optimizer = torch.optim.LBFGS(
-        network.parameters(), max_iter=200, history_size=50, line_search_fn="strong_wolfe"
+        network.parameters(),
+        max_iter=5000,
+        max_eval=20000,
+        history_size=50,
+        tolerance_grad=1e-8,  # near enough for Newton steps, on any machine
+        tolerance_change=0.0,
+        line_search_fn="strong_wolfe",
     )
 
     def closure():
@@ -433,9 +439,9 @@ def test_tuning_equals_refitting_at_each_precision(mean, likelihood, kernel, mon
         SFRPosterior(network, likelihood, prior_precision=delta, **options).fit((x, y))
         for delta in deltas
     ]
-    monkeypatch.setattr("sfr_cl.tuning.DELTAS", deltas)
-    monkeypatch.setattr("sfr_cl.tuning.SCALES", [1.0])
-    monkeypatch.setattr("sfr_cl.tuning._warn_at_edge", lambda _: None)
+    monkeypatch.setattr("sfr_cl.core.tune.DELTAS", deltas)
+    monkeypatch.setattr("sfr_cl.core.tune.SCALES", [1.0])
+    monkeypatch.setattr("sfr_cl.core.tune._warn_at_edge", lambda _: None)
     tuned = SFRPosterior(network, likelihood, **options).fit((x, y))
     tuned.tune_prior_precision((test, target))
     nlpds = [refit.nlpd((test, target)) for refit in refits]

@@ -211,7 +211,7 @@ READS: dict[str, Callable[[SFRPosterior], Any]] = {
     "forget-dataset": lambda it: it.forget(TensorDataset(*data(rows=3))),
     "log_marginal_likelihood": lambda it: it.log_marginal_likelihood(),
     "tune": lambda it: it.tune_prior_precision(data(seed=5)),
-    "penalty": lambda it: it.penalty(it._network),
+    "penalty": lambda it: it.penalty(it.network),
     "add": lambda it: it + it,
     "add_inducing": lambda it: it.add_inducing(inputs(2, seed=6)),
     "fit-at-given-inputs": lambda it: it.fit(data()),

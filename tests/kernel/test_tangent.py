@@ -5,9 +5,9 @@ import torch
 
 from sfr_cl import SFRPosterior
 from sfr_cl.benchmarks.networks import CASES, Case
-from sfr_cl.inputs import length
+from sfr_cl.data.inputs import length
 from sfr_cl.kernel import TangentKernel, tangent
-from sfr_cl.network import FrozenNetwork
+from sfr_cl.kernel.network import FrozenNetwork
 from support.oracles import jacobian, ntk
 
 

@@ -12,7 +12,7 @@ from sfr_cl import SFRPosterior, StreamingPosterior
 from sfr_cl.errors import ArgumentError, DataError, MismatchError
 from sfr_cl.likelihoods import GaussianLikelihood
 from sfr_cl.streaming import Drift
-from sfr_cl.streaming.scores import Surprise
+from sfr_cl.streaming.monitor import ExcessNLL
 from support.posteriors import inputs, mlp
 from support.streams import assert_same_sums, posterior, samples, stream, sums
 
@@ -49,7 +49,7 @@ def test_drift_is_told_once_and_soon() -> None:
     live = stream(on_drift=told.append)
     live.learn_many(x[:800], y[:800])
     assert told == []
-    assert abs(live.surprise) < 5
+    assert abs(live.excess_nll) < 5
     live.learn_many(x[800:], (y[800:] + 1) % 3)
     assert [drift.position for drift in told][:1] == [min(drift.position for drift in told)]
     assert 800 < told[0].position < 860
@@ -81,7 +81,7 @@ def test_watching_does_not_depend_on_portions() -> None:
         single.learn_one(x[row], int(y[row]))
     batch.learn_many(x, y)
     assert [drift.position for drift in one] == [drift.position for drift in many]
-    assert single.surprise == pytest.approx(batch.surprise)
+    assert single.excess_nll == pytest.approx(batch.excess_nll)
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
@@ -90,24 +90,24 @@ def test_relinearised_without_data(kind: str) -> None:
     live = stream(kind)
     live.learn_many(x, y)
     before = live.predict_f(x).mean
-    same = live.relinearise(mlp(live.posterior.num_outputs))
+    same = live.relinearize(mlp(live.posterior.num_outputs))
     assert same.divergence == pytest.approx(0, abs=1e-6)
     torch.testing.assert_close(live.predict_f(x).mean, before, rtol=1e-4, atol=1e-4)
     other = mlp(live.posterior.num_outputs, seed=7)
-    cost = live.relinearise(other, data=(x, y))
+    cost = live.relinearize(other, data=(x, y))
     assert cost.divergence is not None
     assert same.divergence is not None
     assert cost.divergence > same.divergence
     assert cost.nlpd_before is not None
     assert cost.nlpd_after is not None
     assert cost.nlpd_after != cost.nlpd_before
-    carried = SFRPosterior(other, kind).fit_sites(_fitted(kind).sites)
-    assert_same_sums(sums(live), carried._state.sums, 1e-6)
+    carried = SFRPosterior(other, kind).from_sites(_fitted(kind).sites)
+    assert_same_sums(sums(live), carried.state.sums, 1e-6)
     with pytest.raises(DataError, match="exchanged"):
         live.forget_one(x[0], y[0])
     live.learn_one(x[0], y[0])
-    live.forget_one(x[0], y[0], at=live.num_learned - 1)
-    assert_same_sums(sums(live), carried._state.sums, 1e-6)
+    live.forget_one(x[0], y[0], at=live.n_seen - 1)
+    assert_same_sums(sums(live), carried.state.sums, 1e-6)
 
 
 def _fitted(kind: str) -> SFRPosterior:
@@ -118,12 +118,12 @@ def test_a_window_is_seen_anew_at_other_weights() -> None:
     x, y = samples()
     live = stream(window=20)
     live.learn_many(x, y)
-    live.relinearise(mlp(seed=7))
+    live.relinearize(mlp(seed=7))
     network = mlp(seed=7)
     fit = SFRPosterior(network, "classification", inducing=inputs(8, seed=2))
-    assert_same_sums(sums(live), fit.fit((x[-20:], y[-20:]))._state.sums)
+    assert_same_sums(sums(live), fit.fit((x[-20:], y[-20:])).state.sums)
     live.forget_one(x[-1], y[-1])
-    assert_same_sums(sums(live), fit.fit((x[-20:-1], y[-20:-1]))._state.sums)
+    assert_same_sums(sums(live), fit.fit((x[-20:-1], y[-20:-1])).state.sums)
 
 
 def test_relinearising_refuses_other_outputs() -> None:
@@ -131,7 +131,7 @@ def test_relinearising_refuses_other_outputs() -> None:
     live.learn_many(*samples())
     before = sums(live)
     with pytest.raises((DataError, ArgumentError, ValueError)):
-        live.relinearise(mlp(1, features=2))
+        live.relinearize(mlp(1, features=2))
     assert_same_sums(sums(live), before, 0.0)
     assert isinstance(live, StreamingPosterior)
 
@@ -161,7 +161,7 @@ def test_a_callback_may_train_and_is_told_after_learning() -> None:
     def retrain(_: Drift) -> None:
         network = mlp()
         torch.nn.functional.cross_entropy(network(x.float()), y).backward()
-        seen.append(live.num_learned)
+        seen.append(live.n_seen)
         raise RuntimeError("its own trouble")
 
     live = stream(on_drift=retrain)
@@ -169,7 +169,7 @@ def test_a_callback_may_train_and_is_told_after_learning() -> None:
     with pytest.raises(RuntimeError, match="its own trouble"):
         live.learn_many(x[500:], (y[500:] + 1) % 3)
     assert seen == [600]
-    assert live.num_learned == 600
+    assert live.n_seen == 600
 
 
 def test_relinearised_keeps_its_classes(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_relinearised_keeps_its_classes(tmp_path: Path) -> None:
     live.close()
     loaded, _ = StreamingPosterior.load(tmp_path / "stream", mlp(1))
     for each in (live, loaded):
-        each.relinearise(mlp(1, seed=7))
+        each.relinearize(mlp(1, seed=7))
         each.learn_many(x[60:], y[60:])
         assert each.predict_proba_many(x).shape == (len(x), 3)
     assert_same_sums(sums(loaded), sums(live), 1e-12)
@@ -195,7 +195,7 @@ def test_relinearise_refuses_another_number_of_outputs() -> None:
     live.learn_many(x, y)
     before = sums(live)
     with pytest.raises(MismatchError, match="outputs"):
-        live.relinearise(mlp(3))
+        live.relinearize(mlp(3))
     assert_same_sums(sums(live), before, 0.0)
 
 
@@ -203,7 +203,7 @@ def test_relinearise_measures_on_data_that_comes_once() -> None:
     x, y = samples()
     live = stream()
     live.learn_many(x[:60], y[:60])
-    cost = live.relinearise(mlp(seed=7), ((x[row], y[row]) for row in (slice(60, 70),)))
+    cost = live.relinearize(mlp(seed=7), ((x[row], y[row]) for row in (slice(60, 70),)))
     assert cost.nlpd_before is not None
     assert cost.nlpd_after == pytest.approx(live.nlpd((x[60:70], y[60:70])))
 
@@ -216,7 +216,7 @@ def test_a_rare_mistake_is_no_drift(rate: float) -> None:
     wrong[-300:] = torch.rand(300, generator=generator) < 1 / 3
     nats = torch.where(wrong, -math.log(rate), -math.log(1 - rate))
     expected = -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
-    surprise, told = Surprise(), []
+    surprise, told = ExcessNLL(), []
     for position, value in enumerate((nats - expected).tolist()):
         surprise = surprise.after(value)
         if surprise.is_drift:
@@ -230,7 +230,7 @@ def test_relinearised_fits_are_not_forgotten_wrongly() -> None:
     x, y = samples("regression")
     for settings in ({}, {"discount": 0.9, "discount_per": "second"}):
         live = StreamingPosterior(posterior("regression").fit((x, y)), **settings)
-        live.relinearise(mlp(1, seed=7))
+        live.relinearize(mlp(1, seed=7))
         with pytest.raises((DataError, ArgumentError), match="at="):
             live.forget_one(x[0], y[0])
 
@@ -240,11 +240,11 @@ def test_relinearised_workers_are_not_forgotten_wrongly() -> None:
     one, other = stream(), stream()
     one.learn_many(x[:10], y[:10])
     other.learn_many(x[10:20], y[10:20])
-    other.relinearise(mlp(seed=7))
-    one.relinearise(mlp(seed=7))
+    other.relinearize(mlp(seed=7))
+    one.relinearize(mlp(seed=7))
     one.learn_many(x[20:40], y[20:40])
     one.merge(other)
-    merged = one.num_learned - 1
+    merged = one.n_seen - 1
     with pytest.raises(DataError, match="can't be taken out exactly"):
         one.forget_one(x[12], y[12], at=merged)
 
@@ -256,7 +256,7 @@ def test_what_relinearising_costs_is_that_of_predictions() -> None:
     live = StreamingPosterior(fitted, calibrate=False)
     z = live.inducing_inputs
     before = live.predict(z)
-    cost = live.relinearise(mlp(seed=7))
+    cost = live.relinearize(mlp(seed=7))
     found = torch.distributions.kl_divergence(before, live.predict(z)).mean()
     assert cost.divergence == pytest.approx(float(found))
 
@@ -272,6 +272,6 @@ def test_relinearised_with_a_likelihood_of_ones_own() -> None:
     given = SFRPosterior(mlp(1), Heavy(0.1), prior_precision=1.0, inducing=inputs(8, seed=2))
     live = StreamingPosterior(given)
     live.learn_many(x, y)
-    cost = live.relinearise(mlp(1, seed=7), data=(x, y))
+    cost = live.relinearize(mlp(1, seed=7), data=(x, y))
     assert cost.divergence is None
     assert cost.nlpd_after != cost.nlpd_before

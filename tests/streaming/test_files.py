@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sfr_cl import SFRPosterior, StreamingPosterior, files
+from sfr_cl import SFRPosterior, StreamingPosterior
 from sfr_cl.errors import ArgumentError, FileError, NotFittedError, SFRError
+from sfr_cl.io import files
 from sfr_cl.streaming import Autosave
 from sfr_cl.streaming.storage import Writer
 from support.posteriors import mlp
@@ -53,8 +54,8 @@ def test_goes_on_as_if_never_saved(settings: dict[str, object], rows: int, tmp_p
     assert_same_sums(sums(loaded), sums(live), 1e-12)
     assert torch.equal(loaded.inducing_inputs, live.inducing_inputs)
     torch.testing.assert_close(loaded.predict_proba_many(x), live.predict_proba_many(x))
-    assert loaded.surprise == pytest.approx(live.surprise)
-    assert loaded.coverage.missed == pytest.approx(live.coverage.missed)
+    assert loaded.excess_nll == pytest.approx(live.excess_nll)
+    assert loaded.residual_bound.missed == pytest.approx(live.residual_bound.missed)
 
 
 def test_features_are_stored_by_name(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ def test_autosave_never_saves_more_than_its_cursor_says(tmp_path: Path) -> None:
         save(1)
         live.learn_one(x[1], y[1])
     loaded, cursor = StreamingPosterior.load(tmp_path / "stream", mlp())
-    assert cursor == loaded.num_learned == 1
+    assert cursor == loaded.n_seen == 1
 
 
 def test_autosave_lets_go_when_it_can_not_save(tmp_path: Path) -> None:

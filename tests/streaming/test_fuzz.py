@@ -107,10 +107,10 @@ EXAMPLES = [150, pytest.param(10_000, marks=pytest.mark.long)]
 
 def known(live: StreamingPosterior) -> Any:
     """All tensors of what a stream knows."""
-    memory = live._memory
+    memory = live._stream
     if memory is None:
         return None
-    return [*memory.sums.tensors(), memory.state.factor, memory.now, memory.learned, memory.clock]
+    return [*memory.sums.tensors(), memory.state.basis.factor, memory.now, memory.learned, memory.clock]
 
 
 def same(before: Any, after: Any) -> bool:

@@ -59,7 +59,7 @@ class History:
         rows = [(self.next + row) % POOL for row in range(count)]
         self.next += count
         seconds = self.chosen.get("discount_per") == "second"
-        start = live.num_learned
+        start = live.n_seen
         # Every third sample is two seconds late.
         times = [0.25 * (start + i) - (2 if i % 3 == 0 else 0) for i in range(count)]
         when = times if seconds else [float(start + i) for i in range(count)]
@@ -85,7 +85,7 @@ class History:
             self.naive.kept.append((x, y, time, weight))
 
     def discount(self, gamma: float, _: bool) -> None:
-        if self.stream.num_learned:
+        if self.stream.n_seen:
             self.stream.discount(gamma)
             self.naive.scale(gamma)
 
@@ -115,7 +115,7 @@ class History:
         self.stream.predict(self.x[:2])
 
     def check(self) -> None:
-        assert_same_sums(sums(self.stream), self.naive.sums(self.stream.posterior._state))
+        assert_same_sums(sums(self.stream), self.naive.sums(self.stream.posterior.state))
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])

@@ -50,7 +50,7 @@ def test_errors_stay_within_their_bounds(settings: dict[str, float]) -> None:
     x, y = regions()
     each = live(**settings)
     each.learn_many(x, y)
-    state, coverage = each.posterior._state, each.coverage
+    state, coverage = each.posterior.state, each.residual_bound
     weights = settings.get("discount", 1.0) ** torch.arange(len(x) - 1, -1, -1).double()
     _, features, diagonal = state.features(x.double(), diagonal=True)
     exact = state.sums.weight.new_zeros(state.sums.weight.shape)
@@ -67,9 +67,9 @@ def test_without_exchange_nothing_is_lost() -> None:
     x, y = regions()
     each = live(swap=False)
     each.learn_many(x, y)
-    assert each.coverage.exchange_error == 0
-    unexplained = each.coverage.missed
-    state = each.posterior._state
+    assert each.residual_bound.exchange_error == 0
+    unexplained = each.residual_bound.missed
+    state = each.posterior.state
     _, features, diagonal = state.features(x.double(), diagonal=True)
     assert diagonal is not None
     assert unexplained == pytest.approx(float((diagonal - features.square().sum(2)).sum()))
@@ -81,10 +81,10 @@ def test_a_window_loses_nothing_in_an_exchange() -> None:
     each.learn_many(x, y)
     assert (each.inducing_inputs[:, 0] > 1.5).sum() > 0
     fit = SFRPosterior(mlp(2), "classification", inducing=each.inducing_inputs)
-    assert_same_sums(sums(each), fit.fit((x[-120:], y[-120:]))._state.sums)
-    assert each.coverage.exchange_error == 0
+    assert_same_sums(sums(each), fit.fit((x[-120:], y[-120:])).state.sums)
+    assert each.residual_bound.exchange_error == 0
     each.forget_one(x[-1], y[-1])
-    assert_same_sums(sums(each), fit.fit((x[-120:-1], y[-120:-1]))._state.sums)
+    assert_same_sums(sums(each), fit.fit((x[-120:-1], y[-120:-1])).state.sums)
 
 
 def test_what_came_before_an_exchange_is_not_forgotten_wrongly() -> None:

@@ -30,7 +30,7 @@ def test_equals_a_batch_fit(kind: str, options: dict[str, str]) -> None:
         live.predict(x[:3])
     live.learn_many(x[30:], y[30:])
     expected = fitted.update((x[20:], y[20:]))
-    assert_same_sums(sums(live), expected._state.sums)
+    assert_same_sums(sums(live), expected.state.sums)
     new = inputs(7, seed=8)
     torch.testing.assert_close(live.predict_f(new).mean, expected.predict_f(new).mean)
     torch.testing.assert_close(live.predict_f(new).variance, expected.predict_f(new).variance)
@@ -58,17 +58,17 @@ def test_few_rows_are_read_without_factoring_again() -> None:
     live = stream()
     live.learn_many(x[:50], y[:50])
     live.predict(x[:1])
-    assert live._memory is not None
-    factored = live._memory.answer.precision
+    assert live._stream is not None
+    factored = live._stream.solved.precision
     live.learn_many(x[50:60], y[50:60])
     live.predict(x[:1])
-    assert live._memory.answer.precision is factored
+    assert live._stream.solved.precision is factored
 
 
 def test_answers_before_anything_was_learned() -> None:
     live = StreamingPosterior(SFRPosterior(mlp(), "classification", inducing=8))
     assert live.predict_proba_one(inputs(1)[0]) == pytest.approx({0: 1 / 3, 1: 1 / 3, 2: 1 / 3})
-    assert live.num_learned == 0
+    assert live.n_seen == 0
     assert live.num_data == 0
     with pytest.raises(NotFittedError, match="learned nothing yet"):
         _ = live.inducing_inputs
@@ -85,9 +85,9 @@ def test_chooses_its_inducing_inputs_from_the_first_samples() -> None:
     assert torch.equal(one.inducing_inputs, many.inducing_inputs)
     assert len(one.inducing_inputs) == 10
     fit = SFRPosterior(mlp(), "classification", inducing=one.inducing_inputs).fit((x, y))
-    assert_same_sums(sums(one), fit._state.sums)
-    assert one._memory is not None
-    assert one._memory.kept is None  # only while they are being chosen
+    assert_same_sums(sums(one), fit.state.sums)
+    assert one._stream is not None
+    assert one._stream.window is None  # only while they are being chosen
 
 
 def test_hyperparameters_of_regression_are_learned() -> None:
@@ -143,7 +143,7 @@ def test_outputs_grow() -> None:
     fit = SFRPosterior(
         mlp(1), "classification", num_outputs=CLASSES, inducing=inputs(8, seed=2)
     ).fit((x, y))
-    assert_same_sums(sums(live), fit._state.sums)
+    assert_same_sums(sums(live), fit.state.sums)
 
 
 def test_features_by_name() -> None:
@@ -169,7 +169,7 @@ def test_leaves_network_and_posterior_alone() -> None:
     live = StreamingPosterior(given)
     live.learn_many(*samples())
     assert fingerprint(network) == before
-    assert given._fitted is None
+    assert not given.is_fitted
     with torch.no_grad():
         network[0].weight.zero_()
     twin = stream()
@@ -248,7 +248,7 @@ def test_the_callers_memory_is_the_callers() -> None:
     assert_same_sums(sums(reused), sums(clean), 0.0)
     batch = x[:60].clone()
     reused.learn_many(batch, y[:60])
-    kept = reused._memory.kept.all().x
+    kept = reused._stream.window.all().x
     assert kept.untyped_storage().nbytes() <= 2 * 7 * kept[0].nbytes
 
 
@@ -304,7 +304,7 @@ def test_merging_trained_workers_is_that_of_their_posteriors() -> None:
     one, other = (StreamingPosterior(each, calibrate=False) for each in posteriors)
     one.merge(other)
     expected = posteriors[0] + posteriors[1]
-    assert_same_sums(sums(one), expected._state.sums)
+    assert_same_sums(sums(one), expected.state.sums)
     torch.testing.assert_close(one.predict_f(x).mean, expected.predict_f(x).mean)
 
 

@@ -9,7 +9,7 @@ import torch
 from river import checks, datasets, evaluate, metrics, preprocessing
 
 from sfr_cl.errors import SFRError
-from sfr_cl.streaming.estimators import StreamingClassifier, StreamingRegressor
+from sfr_cl.streaming.river import StreamingClassifier, StreamingRegressor
 
 SMALL = {"inducing": 12, "hidden": 8}
 
@@ -22,7 +22,7 @@ class Blocker:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocker())
-from sfr_cl.streaming.estimators import StreamingClassifier, StreamingRegressor
+from sfr_cl.streaming.river import StreamingClassifier, StreamingRegressor
 model = StreamingClassifier(inducing=4, hidden=4)
 for step in range(8):
     model.learn_one({"x": step % 2}, step % 2 == 1)

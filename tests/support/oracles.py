@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from sfr_cl.inputs import Inputs, tree_map
-from sfr_cl.network import plain_attention
+from sfr_cl.data.inputs import Inputs, tree_map
+from sfr_cl.kernel.network import plain_attention
 
 
 def jacobian(network: nn.Module, x: Inputs, names: list[str] | None = None) -> Tensor:

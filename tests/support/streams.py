@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from sfr_cl import SFRPosterior, StreamingPosterior
-from sfr_cl.duals import DualSums
-from sfr_cl.state import State
+from sfr_cl.core.sums import DualSums
+from sfr_cl.core.state import State
 from support.posteriors import OUTPUTS, data, inputs, mlp
 
 ROWS = 90
@@ -69,7 +69,7 @@ class Naive:
 
 def sums(of: StreamingPosterior) -> DualSums:
     """All a stream remembers."""
-    found: DualSums = of.posterior._state.sums
+    found: DualSums = of.posterior.state.sums
     return found
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sfr_cl import SFRPosterior
 from sfr_cl.errors import ArgumentError, MismatchError
-from sfr_cl.value_sites import ValueSites
+from sfr_cl.core.transfer import Sites
 from support.oracles import ntk
 from support.posteriors import CLASSES, data, fitted, inputs, mlp
 
@@ -21,7 +21,7 @@ KERNELS = ["shared", "per_output"]
 def test_sites_at_the_same_weights_are_the_posterior(output_kernel: str, linearize_at: str) -> None:
     options = {"output_kernel": output_kernel, "linearize_at": linearize_at}
     posterior = fitted(**options)
-    again = SFRPosterior(mlp(), "classification", **options).fit_sites(posterior.sites)
+    again = SFRPosterior(mlp(), "classification", **options).from_sites(posterior.sites)
     x = inputs(seed=5)
     assert torch.allclose(again.predict_f(x).mean, posterior.predict_f(x).mean, atol=1e-9)
     assert torch.allclose(again.predict_f(x).variance, posterior.predict_f(x).variance, atol=1e-9)
@@ -47,7 +47,7 @@ def test_sites_at_other_weights_follow_the_definition() -> None:
     other = mlp(seed=8)
     moved = SFRPosterior(
         other, "classification", output_kernel="per_output", linearize_at="network"
-    ).fit_sites(old.sites)
+    ).from_sites(old.sites)
     sums, points = old.sites.sums, torch.cat([z, x]).double()
     kernels = ntk(other.double(), points, points, shared=False)
     for c in range(CLASSES):
@@ -74,8 +74,8 @@ def test_joined_sites_are_a_posterior_over_all_inducing_inputs(output_kernel: st
         SFRPosterior(mlp(), "classification", inducing=z[:3], **options).fit((x, y)),
         SFRPosterior(mlp(), "classification", inducing=z[3:], **options).fit((z[3:], y)),
     ]
-    joined = ValueSites.join([part.sites for part in parts])
-    found = SFRPosterior(mlp(), "classification", **options).fit_sites(joined)
+    joined = Sites.join([part.sites for part in parts])
+    found = SFRPosterior(mlp(), "classification", **options).from_sites(joined)
     everything = (z, torch.cat([y, y]))
     expected = SFRPosterior(mlp(), "classification", inducing=z, **options).fit(everything)
     test = inputs(seed=5)
@@ -91,14 +91,14 @@ def test_dropping_inducing_inputs_is_deleting_rows(output_kernel: str) -> None:
     dropped = full.replace_inducing(z[:5])
     expected = fitted(output_kernel=output_kernel, inducing=z[:5])
     # Data projected through all of Z is not data projected through a part of it: compare B_u.
-    factor, sums = dropped._state.factor, dropped._state.sums
-    whole = fitted(output_kernel=output_kernel, inducing=z)._state
+    factor, sums = dropped.state.basis.factor, dropped.state.sums
+    whole = fitted(output_kernel=output_kernel, inducing=z).state
     b_u = factor @ sums.weight @ factor.mT
-    whole_b_u = whole.factor @ whole.sums.weight @ whole.factor.mT
+    whole_b_u = whole.basis.factor @ whole.sums.weight @ whole.basis.factor.mT
     assert torch.allclose(b_u, whole_b_u[:, :5, :5], atol=1e-8)
     assert torch.allclose(
         b_u,
-        expected._state.factor @ expected._state.sums.weight @ expected._state.factor.mT,
+        expected.state.basis.factor @ expected.state.sums.weight @ expected.state.basis.factor.mT,
         atol=1e-8,
     )
     x = inputs(seed=5)
@@ -153,16 +153,16 @@ def test_outputs_can_not_be_taken_away() -> None:
 def test_sites_of_another_kind_are_refused() -> None:
     per_output = fitted(output_kernel="per_output").sites
     with pytest.raises(MismatchError, match="sites of 1 kernels, got 3"):
-        SFRPosterior(mlp(), "classification").fit_sites(per_output)
+        SFRPosterior(mlp(), "classification").from_sites(per_output)
     with pytest.raises(MismatchError, match="same number of outputs"):
-        SFRPosterior(mlp(), "classification").fit_sites(fitted().grow_outputs(5).sites)
+        SFRPosterior(mlp(), "classification").from_sites(fitted().grow_outputs(5).sites)
     with pytest.raises(MismatchError, match="at least 3 outputs"):
         fitted().sites.with_outputs(2)
 
 
 def test_a_posterior_without_data_predicts_the_prior() -> None:
     z = inputs(6, seed=2)
-    empty = SFRPosterior(mlp(), "classification").fit_sites(ValueSites.none(z, CLASSES))
+    empty = SFRPosterior(mlp(), "classification").from_sites(Sites.none(z, CLASSES))
     assert empty.num_data == 0
     assert torch.allclose(
         empty.predict(inputs(4, seed=5)).probs, torch.full((4, 3), 1 / 3).double()
