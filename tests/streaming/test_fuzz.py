@@ -107,10 +107,11 @@ EXAMPLES = [150, pytest.param(10_000, marks=pytest.mark.long)]
 
 def known(live: StreamingPosterior) -> Any:
     """All tensors of what a stream knows."""
-    memory = live._stream
-    if memory is None:
+    if live.is_empty:
         return None
-    return [*memory.sums.tensors(), memory.state.basis.factor, memory.now, memory.learned, memory.clock]
+    known = live.state
+    scalars = [known.now, known.n_seen, known.clock]
+    return [*known.sums.tensors(), known.state.basis.factor, *scalars]
 
 
 def same(before: Any, after: Any) -> bool:

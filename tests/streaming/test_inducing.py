@@ -52,9 +52,10 @@ def test_errors_stay_within_their_bounds(settings: dict[str, float]) -> None:
     each.learn_many(x, y)
     state, coverage = each.posterior.state, each.residual_bound
     weights = settings.get("discount", 1.0) ** torch.arange(len(x) - 1, -1, -1).double()
-    _, features, diagonal = state.features(x.double(), diagonal=True)
+    features = state.basis.features(x.double(), diagonal=True)
+    phi, diagonal = features.phi[0], features.diagonal
     exact = state.sums.weight.new_zeros(state.sums.weight.shape)
-    exact = exact + (weights[:, None] * features[0]).mT @ features[0]
+    exact = exact + (weights[:, None] * phi).mT @ phi
     assert diagonal is not None
     total = float((weights * diagonal[0]).sum())
     assert coverage.total == pytest.approx(total)
@@ -70,9 +71,10 @@ def test_without_exchange_nothing_is_lost() -> None:
     assert each.residual_bound.exchange_error == 0
     unexplained = each.residual_bound.missed
     state = each.posterior.state
-    _, features, diagonal = state.features(x.double(), diagonal=True)
-    assert diagonal is not None
-    assert unexplained == pytest.approx(float((diagonal - features.square().sum(2)).sum()))
+    features = state.basis.features(x.double(), diagonal=True)
+    assert features.diagonal is not None
+    missed = features.diagonal - features.phi.square().sum(2)
+    assert unexplained == pytest.approx(float(missed.sum()))
 
 
 def test_a_window_loses_nothing_in_an_exchange() -> None:

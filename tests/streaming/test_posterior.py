@@ -53,16 +53,15 @@ def test_blocks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(other.predict_proba_many(x), one.predict_proba_many(x))
 
 
-def test_few_rows_are_read_without_factoring_again() -> None:
+def test_a_low_rank_update_needs_no_factoring() -> None:
     x, y = samples()
     live = stream()
     live.learn_many(x[:50], y[:50])
     live.predict(x[:1])
-    assert live._stream is not None
-    factored = live._stream.solved.precision
+    factored = live.state.solved.precision.factor
     live.learn_many(x[50:60], y[50:60])
     live.predict(x[:1])
-    assert live._stream.solved.precision is factored
+    assert live.state.solved.precision.factor is factored
 
 
 def test_answers_before_anything_was_learned() -> None:
@@ -86,8 +85,7 @@ def test_chooses_its_inducing_inputs_from_the_first_samples() -> None:
     assert len(one.inducing_inputs) == 10
     fit = SFRPosterior(mlp(), "classification", inducing=one.inducing_inputs).fit((x, y))
     assert_same_sums(sums(one), fit.state.sums)
-    assert one._stream is not None
-    assert one._stream.window is None  # only while they are being chosen
+    assert one.state.window is None  # only while they are being chosen
 
 
 def test_hyperparameters_of_regression_are_learned() -> None:
@@ -248,7 +246,7 @@ def test_the_callers_memory_is_the_callers() -> None:
     assert_same_sums(sums(reused), sums(clean), 0.0)
     batch = x[:60].clone()
     reused.learn_many(batch, y[:60])
-    kept = reused._stream.window.all().x
+    kept = reused.state.window.all().x
     assert kept.untyped_storage().nbytes() <= 2 * 7 * kept[0].nbytes
 
 

@@ -61,9 +61,9 @@ class Naive:
         self.now = now
 
     def sums(self, state: State) -> DualSums:
-        total = DualSums.zeros(state.num_outputs, state.factor)
+        total = state.no_sums()
         for x, y, _, weight in self.kept:
-            total = total + state.absorb([(x[None], y[None])]) * weight
+            total = total + state.sums_of([(x[None], y[None])]) * weight
         return total
 
 
