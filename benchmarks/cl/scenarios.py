@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from sfr_cl.errors import ArgumentError, DataError
 
-from .data import Data
+from ..harness.images import Data
 
 NAMES = ("class", "domain", "task")
 NUM_PERMUTATIONS = 10

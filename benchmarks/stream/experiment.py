@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..runner import Row, ShowShare
+from ..harness.results import Row
+from ..harness.run import ShowShare
 from . import methods
 from .data import Stream
 from .settings import Setting

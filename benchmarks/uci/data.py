@@ -13,8 +13,6 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from sfr_cl.errors import ArgumentError
-
 from . import waveform
 
 Array = npt.NDArray[np.float64]
@@ -37,16 +35,6 @@ class Split:
     @property
     def num_features(self) -> int:
         return self.train[0].shape[1]
-
-
-def check(names: list[str]) -> None:
-    """Refuse names of no data set."""
-    unknown = [name for name in names if name not in SETS]
-    if unknown or not names:
-        raise ArgumentError(
-            f"expected data to be of {', '.join(SETS)}; got {', '.join(unknown) or 'none'}: "
-            "check the names"
-        )
 
 
 def load(name: str) -> tuple[Array, Labels]:

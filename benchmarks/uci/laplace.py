@@ -19,9 +19,7 @@ from torch.func import functional_call, vmap
 from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, TensorDataset
 
-from sfr_cl import torchvision_operators
-
-from ..peers import quiet
+from ..harness.baselines import laplace_package, quiet
 from .methods import GRID, Outcomes, choose
 from .problem import Problem
 
@@ -156,8 +154,5 @@ def _posterior(problem: Problem) -> SpectralLaplace:
 
 
 def _full_laplace(network: nn.Module) -> Any:
-    torchvision_operators.declare()
-    from laplace import FullLaplace
-    from laplace.curvature import AsdlGGN
-
-    return FullLaplace(network, "classification", backend=AsdlGGN)
+    package = laplace_package()
+    return package.FullLaplace(network, "classification", backend=package.curvature.AsdlGGN)

@@ -9,9 +9,9 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from sfr_cl.errors import FileError
-from sfr_cl.files import replacing
 
-from ..runner import ShowShare
+from ..harness.results import write_file
+from ..harness.run import ShowShare
 from . import data, training
 from .data import Split
 from .problem import Problem
@@ -57,9 +57,7 @@ class Networks:
             for seed, network in networks.items()
             for key, value in network.state_dict().items()
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with replacing(self._path(name)) as file:
-            file.write(save(tensors, self._protocol(name)))
+        write_file(self._path(name), save(tensors, self._protocol(name)))
 
     def _kept(self, name: str, split: Split) -> dict[int, nn.Sequential]:
         """By seed, those of the folder, whether this run asks for them or not."""
