@@ -1,4 +1,4 @@
-"""One row: one strategy, one seed, over the whole stream."""
+"""One row: one strategy, one seed, over the complete stream."""
 
 import warnings
 from collections.abc import Iterator

@@ -55,15 +55,15 @@ def _bytes_of(sample: Any) -> int:
 
 def _kept(strategy: SupervisedTemplate) -> Iterator[Any]:
     """Everything reachable from the strategy's plug-ins and own attributes, once each."""
-    outside = {id(part) for part in _of_the_run(strategy)}
+    seen = {id(part) for part in _of_the_run(strategy)}
     waiting: list[Any] = [strategy]
     while waiting:
         part = waiting.pop()
-        if id(part) in outside:
+        if id(part) in seen:
             continue
-        outside.add(id(part))
+        seen.add(id(part))
         yield part
-        waiting.extend(_inside(part))
+        waiting.extend(_parts(part))
 
 
 def _of_the_run(strategy: SupervisedTemplate) -> Iterator[Any]:
@@ -74,7 +74,7 @@ def _of_the_run(strategy: SupervisedTemplate) -> Iterator[Any]:
     yield from (getattr(strategy, name, None) for name in CURRENT)
 
 
-def _inside(part: Any) -> list[Any]:
+def _parts(part: Any) -> list[Any]:
     if isinstance(part, Tensor | AvalancheDataset):
         return []
     if isinstance(part, SFRPosterior):

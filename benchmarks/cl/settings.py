@@ -42,8 +42,8 @@ def read(data: str, scenario: str, file: Path | None = None) -> dict[str, Any]:
     `data` is a name, or the path of your own data.
     """
     folder = files(__package__) / "settings"
-    inside = folder / file_name(Path(data).name, scenario)
-    source = file or (inside if inside.is_file() else folder / DEFAULT)
+    packaged = folder / file_name(Path(data).name, scenario)
+    source = file or (packaged if packaged.is_file() else folder / DEFAULT)
     try:
         content = json.loads(source.read_text(encoding="utf-8"))
         memories = content["memories"]

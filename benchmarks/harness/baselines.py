@@ -15,7 +15,7 @@ from sfr_cl.inputs import Inputs, length, take, tree_map
 from sfr_cl.network import plain_attention
 
 CHUNK = 100
-"""Samples a baseline works on at a time: whole batches of Jacobians do not fit."""
+"""Samples a baseline works on at a time: the Jacobians of more do not fit in memory."""
 
 
 def contraction(

@@ -64,8 +64,8 @@ def losses(moments: Moments, link: str, y: Tensor) -> Tensor:
 def most_uncertain(tried: Sequence[Moments], y: Tensor) -> int:
     """The first whose validation NLPD is within one standard error of the best.
 
-    Many prior precisions predict test images equally well; the smallest of them says most of what
-    is not known.
+    Many prior precisions predict test images equally well; the smallest of them is the
+    most uncertain.
     """
     found = [losses(moments, "probit", y) for moments in tried]
     best = min(found, key=lambda loss: float(loss.mean()))

@@ -44,7 +44,7 @@ def load(name: str) -> tuple[Array, Labels]:
 
 
 def split(name: str, seed: int) -> Split:
-    """70, 15 and 15 % of a set, each with the classes in the proportions of the whole."""
+    """70, 15 and 15 % of a set, each with the classes in the proportions of all rows."""
     x, y = load(name)
     indices = np.arange(len(y))
     train, held_out = train_test_split(indices, test_size=HELD_OUT, stratify=y, random_state=seed)

@@ -25,7 +25,7 @@ OUT_OF_STEP = (
 )
 DIFFERENCES = (
     "Splits, seeds and initial weights are not the published ones, so every cell differs a little. "
-    "Waveform is drawn anew from its generator.",
+    "Waveform is drawn again from its generator.",
     "bnn and glm without tuning: the published runs gave laplace-torch lambda, the weight decay of "
     "the mean loss, as its prior precision. Here it is delta = N lambda, the same objective as a "
     "sum, for every method alike.",
@@ -144,7 +144,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def unfinished(found: Table) -> str:
-    """What a whole table would have besides, if anything."""
+    """What a complete table would have besides, if anything."""
     there = {name for tuned in (False, True) for name, _ in found.settings(tuned=tuned)}
     missing = [TITLES[data] for data in TITLES if data not in found.data]
     missing += [method for method in METHODS if method not in there]
