@@ -29,20 +29,15 @@ CLOSE = 0.15
 def for_page(strategies: Strategies) -> dict[str, Markup]:
     """The pictures that show all strategies, by what they show; none of what no row has."""
     with plots.drawing():
-        figure = Figure((WIDE, TALL), layout="constrained")
-        curves(figure.subplots(), strategies)
         text = "Lines: mean accuracy on the experiences seen, after each experience."
-        pictures = {"curves": svg.inline(figure, "curves", text)}
+        pictures = {"curves": svg.picture((WIDE, TALL), "curves", text, curves, strategies)}
         if best := close_to_best(strategies):
-            figure = Figure((WIDE, TALL), layout="constrained")
-            curves(figure.subplots(), strategies, best)
             text = "Lines: the same for the strategies close to the best, enlarged."
-            pictures["close"] = svg.inline(figure, "close", text)
+            pictures["close"] = svg.picture((WIDE, TALL), "close", text, curves, strategies, best)
         for measure in _there(strategies, DOTS):
-            figure = Figure((WIDE, _tall(strategies)), layout="constrained")
-            dots(figure.subplots(), strategies, measure)
             text = f"Dots: {DOTS[measure]} of each strategy."
-            pictures[measure] = svg.inline(figure, measure, text)
+            size = WIDE, _tall(strategies)
+            pictures[measure] = svg.picture(size, measure, text, dots, strategies, measure)
         for measure in _there(strategies, COSTS):
             figure = Figure((WIDE, TALL))
             cost(plots.fixed_axes(figure, 1)[0], strategies, measure)

@@ -26,10 +26,9 @@ def for_page(found: Sequence[Direction]) -> dict[str, Markup]:
     pictures = {}
     with plots.drawing():
         for one in found:
-            figure = Figure((WIDE, _tall(one)), layout="constrained")
-            auroc(figure.subplots(), one)
             text = f"Dots: AUROC of each method, {one.name}."
-            pictures[one.data] = svg.inline(figure, f"auroc-{one.data}", text)
+            size = WIDE, _tall(one)
+            pictures[one.data] = svg.picture(size, f"auroc-{one.data}", text, auroc, one)
     return pictures
 
 
@@ -65,12 +64,10 @@ def auroc(ax: Axes, one: Direction) -> None:
                 point = MARKS[measure].point
                 ax.plot([spread.mean], [height], ls="", label=label, zorder=3, **point)
                 label = "_"  # named once
-    ax.set_yticks(range(len(methods)), [method.name for method in methods])
-    ax.set_ylim(-0.6, len(methods) - 0.4)
+    plots.named_lines(ax, [method.name for method in methods])
     ax.set_xlim(right=1.005)
     ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     ax.set_xlabel(f"AUROC: {one.name}")
-    ax.spines["left"].set_visible(False)
     plots.legend_above(ax)
 
 

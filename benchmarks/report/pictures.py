@@ -38,8 +38,8 @@ def reliability(
     with plots.drawing():
         for i, (name, of_name) in enumerate(bins.items()):
             if of_name:
-                figure = Figure((SMALL, SMALL), layout="constrained")
-                plots.reliability(figure.subplots(), of_name)
                 text = f"Reliability diagram of {name}{on}: accuracy against confidence."
-                pictures[name] = svg.inline(figure, f"{key}{i}", text)
+                pictures[name] = svg.picture(
+                    (SMALL, SMALL), f"{key}{i}", text, plots.reliability, of_name
+                )
     return pictures

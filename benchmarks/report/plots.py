@@ -122,8 +122,7 @@ def dots(ax: Axes, values: Sequence[Dot], label: str, *, may_be_log: bool) -> No
         colour = dot.mark.colour.light
         ax.plot([dot.spread.low, dot.spread.high], [height, height], color=colour, lw=1.4)
         ax.plot([dot.spread.mean], [height], ls="", **dot.mark.point)
-    ax.set_yticks(range(len(order)), [dot.name for dot in order])
-    ax.set_ylim(-0.6, len(order) - 0.4)
+    named_lines(ax, [dot.name for dot in order])
     lowest, highest = (f(dot.spread.mean for dot in order) for f in (min, max))
     if may_be_log and 0 < lowest < highest / 20:
         _log_axis(ax)
@@ -131,6 +130,12 @@ def dots(ax: Axes, values: Sequence[Dot], label: str, *, may_be_log: bool) -> No
     elif lowest >= 0:
         ax.set_xlim(left=min(0.0, ax.dataLim.x0) - 0.02 * highest)
     ax.set_xlabel(label)
+
+
+def named_lines(ax: Axes, names: Sequence[str]) -> None:
+    """A vertical axis of names, from the bottom up, one line of a dot plot each."""
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(-0.6, len(names) - 0.4)
     ax.spines["left"].set_visible(False)
 
 

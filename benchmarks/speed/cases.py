@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,14 +40,23 @@ def cases() -> Iterator[Callable[[], Case]]:
     """Every case, made when its turn comes."""
     for dtype in (torch.float64, torch.float32):
         yield partial(sums_of_mlp, dtype)
-        yield partial(functional_laplace, dtype)
+        yield partial(
+            laplace_fit,
+            "sums",
+            "FunctionalLaplace",
+            "FunctionalLaplace, subset of 200",
+            80,
+            dtype,
+            n_subset=200,
+            independent_outputs=True,
+        )
     yield sums_of_cnn
     for index in range(len(CASES)):
         yield partial(case_table, index)
     yield many_outputs
     yield prediction
     for dtype in (torch.float64, torch.float32):
-        yield partial(fitting, dtype)
+        yield partial(laplace_fit, "fit", "KronLaplace", "Kronecker fit", 2, dtype)
     yield from training_cases()
 
 
@@ -80,21 +90,18 @@ def sums_of_mlp(dtype: torch.dtype) -> Case:
     )
 
 
-def functional_laplace(dtype: torch.dtype) -> Case:
+def laplace_fit(
+    what: str, kind: str, name: str, target: float, dtype: torch.dtype, **options: Any
+) -> Case:
+    """Fitting the MLP's posterior, against one of laplace-torch's."""
     network, (x, y) = mlp(*MLP), digits_like(2000, 10, 784)
     z = torch.randn(200, 784)
-
-    def theirs() -> None:
-        laplace("FunctionalLaplace", network, n_subset=200, independent_outputs=True).fit(
-            loader(x, y)
-        )
-
     return Case(
-        case=f"sums, MLP 784-256-256-10, N = 2000, M = 200, per output, {named(dtype)}",
-        baseline="laplace-torch FunctionalLaplace, subset of 200, float32",
+        case=f"{what}, MLP 784-256-256-10, N = 2000, M = 200, per output, {named(dtype)}",
+        baseline=f"laplace-torch {name}, float32",
         ours=lambda: per_output(network, z, dtype).fit((x, y)),
-        theirs=theirs,
-        target=80,
+        theirs=lambda: laplace(kind, network, **options).fit(loader(x, y)),
+        target=target,
     )
 
 
@@ -162,20 +169,4 @@ def prediction() -> Case:
         theirs=lambda: fitted._glm_predictive_distribution(test[:100]),
         target=300,
         baseline_share=0.1,
-    )
-
-
-def fitting(dtype: torch.dtype) -> Case:
-    network, (x, y) = mlp(*MLP), digits_like(2000, 10, 784)
-    z = torch.randn(200, 784)
-
-    def theirs() -> None:
-        laplace("KronLaplace", network).fit(loader(x, y))
-
-    return Case(
-        case=f"fit, MLP 784-256-256-10, N = 2000, M = 200, per output, {named(dtype)}",
-        baseline="laplace-torch Kronecker fit, float32",
-        ours=lambda: per_output(network, z, dtype).fit((x, y)),
-        theirs=theirs,
-        target=2,
     )

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
@@ -122,10 +121,8 @@ def _least_accurate_last(method: Summary) -> float:
 def _pictures(name: str, methods: Sequence[Summary]) -> dict[str, Markup]:
     pictures = {}
     for kind, draw in (("accuracy", accuracy_over_time), ("memory", memory_over_time)):
-        figure = Figure((WIDE, TALL), layout="constrained")
-        draw(figure.subplots(), methods)
         text = f"Lines: {kind} of each method along the stream."
-        pictures[kind] = svg.inline(figure, f"{name}-{kind}", text)
+        pictures[kind] = svg.picture((WIDE, TALL), f"{name}-{kind}", text, draw, methods)
     return pictures
 
 

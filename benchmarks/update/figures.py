@@ -5,7 +5,6 @@ from pathlib import Path
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..report import plots, svg
@@ -33,14 +32,11 @@ def for_page(sets: Sequence[DataSet]) -> dict[str, Markup]:
     pictures = {}
     with plots.drawing():
         for one in sets:
-            figure = Figure((WIDE, _tall(one)), layout="constrained")
-            nlpd(figure.subplots(), one)
             text = f"Dots: NLPD on {one.name} of D1 alone, updated and retrained, by form."
-            pictures[one.name] = svg.inline(figure, one.name, text)
-        figure = Figure((WIDE, _seconds_tall(sets)), layout="constrained")
-        seconds(figure.subplots(), sets)
+            pictures[one.name] = svg.picture((WIDE, _tall(one)), one.name, text, nlpd, one)
         text = "Dots: seconds of the update, the first prediction after it, and retraining."
-        pictures["seconds"] = svg.inline(figure, "seconds", text)
+        size = WIDE, _seconds_tall(sets)
+        pictures["seconds"] = svg.picture(size, "seconds", text, seconds, sets)
     return pictures
 
 
@@ -50,8 +46,8 @@ def write_pngs(out: Path, sets: Sequence[DataSet]) -> list[Path]:
         figure = plots.panels(len(sets), WIDE, max(map(_tall, sets)))
         for ax, one in zip(figure.axes, sets, strict=True):
             nlpd(ax, one)
-        times = Figure((WIDE, _seconds_tall(sets)), layout="constrained")
-        seconds(times.subplots(), sets)
+        times = plots.panels(1, WIDE, _seconds_tall(sets))
+        seconds(times.axes[0], sets)
         return [
             plots.save_png(figure, out / "nlpd.png"),
             plots.save_png(times, out / "seconds.png"),
@@ -68,11 +64,9 @@ def nlpd(ax: Axes, one: DataSet) -> None:
             name = NAMES[when] if height == 0 else None
             ax.plot([mean], [height], ls="", label=name, zorder=3, **MARKS[when].point)
     ax.axvline(one.best_retrained, color=GREY.light, lw=0.9, ls=(0, (3, 2)), zorder=1)
-    ax.set_yticks(range(len(forms)), [form.name for form in forms])
-    ax.set_ylim(-0.6, len(forms) - 0.4)
+    plots.named_lines(ax, [form.name for form in forms])
     ax.set_xlabel(f"{one.name}: test NLPD, nats")
     ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    ax.spines["left"].set_visible(False)
     plots.legend_above(ax)
 
 
@@ -82,12 +76,10 @@ def seconds(ax: Axes, sets: Sequence[DataSet]) -> None:
         for measure, (name, mark) in SECONDS.items():
             label = name if height == 0 else None
             ax.plot([one.chosen.at(measure)], [height], ls="", label=label, **mark.point)
-    ax.set_yticks(range(len(sets)), [one.name for one in reversed(sets)])
-    ax.set_ylim(-0.6, len(sets) - 0.4)
+    plots.named_lines(ax, [one.name for one in reversed(sets)])
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter(plots.PLAIN)
     ax.set_xlabel("processor seconds, one thread (log scale)")
-    ax.spines["left"].set_visible(False)
     plots.legend_above(ax)
 
 
