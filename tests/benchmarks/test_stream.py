@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sfr_cl.benchmarks.cli import main
-from sfr_cl.benchmarks.exit_codes import DONE, WRONG_USE
+from sfr_cl.benchmarks.harness.exit_codes import DONE, WRONG_USE
 from sfr_cl.benchmarks.stream import data, limits, settings
 from sfr_cl.benchmarks.stream.methods import METHODS
 
@@ -99,7 +99,7 @@ def test_wrong_use_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.delenv("SFR_CL_DATA", raising=False)
-    monkeypatch.setattr("sfr_cl.benchmarks.data_roots.user_cache_path", lambda _: tmp_path)
+    monkeypatch.setattr("sfr_cl.benchmarks.harness.datasets.user_cache_path", lambda _: tmp_path)
     assert main(["stream", *words, "--out", str(tmp_path / "out")]) == WRONG_USE
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "out").exists()

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sfr_cl.benchmarks import cli, runner
+from sfr_cl.benchmarks import cli
 from sfr_cl.benchmarks.cl.experiment import Case
 from sfr_cl.benchmarks.cl.settings import Setting
+from sfr_cl.benchmarks.harness import run as runner
 from support.cl_runs import SHORT, command, rows_in, short_case
 
 

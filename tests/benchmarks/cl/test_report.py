@@ -14,8 +14,9 @@ from matplotlib.text import Text
 from PIL import Image
 from rich.console import Console
 
+from sfr_cl.benchmarks.cl import figures, report, summary
 from sfr_cl.benchmarks.cl.strategies import RECIPES
-from sfr_cl.benchmarks.report import cl, cl_figures, labels, plots, style, summary
+from sfr_cl.benchmarks.report import plots, style
 from sfr_cl.errors import DataError
 from support.report_rows import CHARACTERS, Row, full_report, make_row, make_rows
 
@@ -57,7 +58,7 @@ class Page(HTMLParser):
 
 def terminal_text(rows: list[Row]) -> str:
     console = Console(width=80, record=True, file=StringIO())
-    console.print(cl.table(rows))
+    console.print(report.table(rows))
     return console.export_text()
 
 
@@ -79,7 +80,7 @@ def page(out: Path) -> Page:
 def test_page_is_one_small_whole_file(out: Path, page: Page) -> None:
     assert page.open == []
     assert 100_000 < (out / "report.html").stat().st_size < 1_500_000
-    assert not list(out.glob("*.part"))
+    assert not list(out.glob(".*"))
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     links = [a[key] or "" for _, a in page.tags for key in ("href", "src") if key in a]
@@ -160,7 +161,7 @@ def test_pictures_are_readable_pictures(out: Path) -> None:
 )
 def test_any_rows_make_a_page(rows: list[Row], tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "report.html"
-    assert cl.write(path.parent, rows) == path
+    assert report.write(path.parent, rows) == path
     page = Page(path)
     assert page.open == []
     assert "nan" not in page.text.lower().split()
@@ -172,17 +173,17 @@ def test_any_rows_make_a_page(rows: list[Row], tmp_path: Path) -> None:
 def test_measures_no_row_has_are_left_out(tmp_path: Path) -> None:
     gone = dict.fromkeys(["forgetting", "nlpd", "ece", "seconds", "stored_samples", "state_bytes"])
     row = make_row("sfr", 0) | gone | {"reliability_count": None}
-    page = Page(cl.write(tmp_path, [row]))
+    page = Page(report.write(tmp_path, [row]))
     ids = [attributes["id"] for attributes in page.all("section")]
     assert ids == ["results", "accuracy", "matrices", "settings", "environment"]
     assert {path.name for path in tmp_path.glob("*.png")} == {"accuracy.png", "matrices.png"}
 
 
 def test_no_rows_make_a_page_that_says_so(tmp_path: Path) -> None:
-    page = Page(cl.write(tmp_path, []))
+    page = Page(report.write(tmp_path, []))
     assert page.open == []
     assert "nothing to show" in page.text
-    assert cl.table([]).row_count == 0
+    assert report.table([]).row_count == 0
 
 
 def test_what_comes_from_data_is_text(tmp_path: Path) -> None:
@@ -194,7 +195,7 @@ def test_what_comes_from_data_is_text(tmp_path: Path) -> None:
         "parameter": evil,
         "grid": [{evil: evil, "accuracy": 0.5}],
     }
-    page = Page(cl.write(tmp_path, [row]))
+    page = Page(report.write(tmp_path, [row]))
     assert page.open == []
     assert not page.all("script")
     assert page.text.count(evil) > 10
@@ -203,43 +204,29 @@ def test_what_comes_from_data_is_text(tmp_path: Path) -> None:
 
 def test_refused_rows_leave_no_files(tmp_path: Path) -> None:
     with pytest.raises(DataError):
-        cl.write(tmp_path / "out", [make_row("sfr", 0), make_row("sfr", 0)])
+        report.write(tmp_path / "out", [make_row("sfr", 0), make_row("sfr", 0)])
     assert not (tmp_path / "out").exists()
 
 
 def test_templates_are_in_the_package() -> None:
     names = {path.name for path in files("sfr_cl.benchmarks.report").iterdir()}
-    assert {"page.html", "page.css", "print.css", "cl.html"} <= names
+    assert {"page.html", "parts.html", "page.css", "print.css"} <= names
+    for slice_ in ("cl", "ood", "stream", "uci", "update"):
+        assert files(f"sfr_cl.benchmarks.{slice_}").joinpath("report.html").is_file()
 
 
 def test_names_of_points_do_not_overlap(full_rows: list[Row]) -> None:
     strategies = summary.strategies(full_rows)
-    for measure in cl_figures.COSTS:
+    for measure in figures.COSTS:
         with plots.drawing():
-            figure = Figure((cl_figures.WIDE, cl_figures.TALL))
+            figure = Figure((figures.WIDE, figures.TALL))
             (ax,) = plots.fixed_axes(figure, 1)
-            cl_figures.cost(ax, strategies, measure)
+            figures.cost(ax, strategies, measure)
             figure.draw_without_rendering()
             boxes = {text.get_text(): Text.get_window_extent(text) for text in ax.texts}
         assert set(boxes) == set(CHARACTERS)
         hits = [pair for pair in combinations(boxes, 2) if boxes[pair[0]].overlaps(boxes[pair[1]])]
         assert not hits
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_spread_keeps_order_and_distance(seed: int) -> None:
-    values = np.random.default_rng(seed).beta(0.3, 0.3, 16)
-    places = np.array(labels.spread(values.tolist(), 0.05, 0.0, 1.0))
-    order = np.argsort(values)
-    assert np.diff(places[order]).min() > 0.05 - 1e-5
-    assert places.min() >= 0
-    assert places.max() <= 1 + 1e-5
-
-
-def test_spread_leaves_what_is_far_apart() -> None:
-    assert labels.spread([0.9, 0.1, 0.5], 0.1, 0.0, 1.0) == [0.9, 0.1, 0.5]
-    crowded = labels.spread([0.5] * 30, 0.1, 0.0, 1.0)  # more than there is room for
-    assert np.diff(sorted(crowded)) == pytest.approx(1 / 29, abs=1e-5)
 
 
 def test_no_two_strategies_look_alike() -> None:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sfr_cl.benchmarks.cl import tune
+from sfr_cl.benchmarks.cl import report_settings, summary, tune
 from sfr_cl.benchmarks.cl.strategies import RECIPES
-from sfr_cl.benchmarks.report import cl_settings, summary
+from sfr_cl.benchmarks.report.seeds import Spread
 from sfr_cl.errors import DataError
 from support.report_rows import BINS, Row, make_row, make_rows
 
@@ -36,7 +36,7 @@ def test_one_seed_has_no_deviation_and_missing_values_are_left_out() -> None:
     rows[0]["nlpd"] = None
     rows[0]["ece"] = rows[1]["ece"] = None
     measures = one(rows).measures
-    assert measures["nlpd"] == summary.Spread.of([rows[1]["nlpd"]])
+    assert measures["nlpd"] == Spread.of([rows[1]["nlpd"]])
     assert measures["nlpd"].sd is None
     assert measures["ece"] is None
 
@@ -98,26 +98,26 @@ def test_rows_that_do_not_belong_together_are_refused(change: Row, message: str)
 
 def test_settings_are_listed_once_unless_seeds_differ() -> None:
     rows = make_rows(["sfr"])
-    (used,) = cl_settings.used(one(rows))
+    (used,) = report_settings.used(one(rows))
     assert used.seeds == []
     assert used.chosen_by == "published"
     assert ("tau", "0.5") in used.values
     rows[1]["settings"] = rows[1]["settings"] | {"tau": 1.0}
-    assert [used.seeds for used in cl_settings.used(one(rows))] == [[0, 2], [1]]
+    assert [used.seeds for used in report_settings.used(one(rows))] == [[0, 2], [1]]
 
 
 def test_shared_settings_are_those_of_everyone() -> None:
     strategies = summary.strategies(make_rows(["sfr", "ewc", "naive"], 1))
-    everyone = [used for strategy in strategies for used in cl_settings.used(strategy)]
+    everyone = [used for strategy in strategies for used in report_settings.used(strategy)]
     expected = [("hidden", "256, 256"), ("lr", "0.0001"), ("epochs", "5"), ("batch", "32")]
-    assert cl_settings.shared(everyone) == expected
-    assert cl_settings.shared(everyone[:1]) == []
+    assert report_settings.shared(everyone) == expected
+    assert report_settings.shared(everyone[:1]) == []
 
 
 @pytest.mark.parametrize(("name", "label", "edge"), [("ewc", "10000", True), ("der", "0.3", False)])
 def test_value_in_use_is_marked_in_its_grid(name: str, label: str, edge: bool) -> None:
     strategy = one(make_rows([name]))
-    (used,) = cl_settings.used(strategy)
+    (used,) = report_settings.used(strategy)
     assert [tried.label for tried in used.grid if tried.best] == [label]
     assert used.validation == "a tenth of the training data, seed 0"
     assert used.edge is edge
@@ -128,7 +128,7 @@ def test_of_equal_values_the_one_in_use_is_marked() -> None:
     row = make_row("der", 0)
     for tried in row["settings"]["grid"]:
         tried["accuracy"] = 0.9
-    (used,) = cl_settings.used(one([row]))
+    (used,) = report_settings.used(one([row]))
     assert [tried.best for tried in used.grid] == [False, True, False]
 
 
@@ -138,7 +138,7 @@ def test_grids_may_have_entries_of_several_values() -> None:
         {"values": {"tau": tau, "lr": 0.1}, "accuracy": score}
         for tau, score in ((1, 0.5), (2, None), (3, 0.7))
     ]
-    (used,) = cl_settings.used(one([row]))
+    (used,) = report_settings.used(one([row]))
     assert [(tried.label, tried.accuracy, tried.best) for tried in used.grid] == [
         ("tau 1, lr 0.1", "50.0", False),
         ("tau 2, lr 0.1", "\N{EN DASH}", False),
@@ -155,7 +155,7 @@ def test_settings_that_tune_wrote_are_understood(position: int) -> None:
     entry = tune.choose("ewc", trials)
     settings = {"lr": 0.1} | entry["values"] | {k: v for k, v in entry.items() if k != "values"}
     strategy = one([make_row("ewc", 0) | {"settings": settings}])
-    (used,) = cl_settings.used(strategy)
+    (used,) = report_settings.used(strategy)
     assert used.values == [("lr", "0.1"), ("ewc_lambda", f"{grid[position]:g}")]
     assert [tried.best for tried in used.grid].index(True) == grid.index(grid[position])
     assert strategy.on_edge is used.edge is (position != 1)
@@ -165,7 +165,7 @@ def test_settings_that_tune_wrote_are_understood(position: int) -> None:
 def test_accuracies_of_both_rounds_are_shown() -> None:
     grid = [{"value": 1.0, "accuracy": 0.5}, {"value": 2.0, "accuracy": 0.6, "accuracy_all": 0.4}]
     settings = {"alpha": 2.0, "parameter": "alpha", "grid": grid}
-    (used,) = cl_settings.used(one([make_row("lwf", 0) | {"settings": settings}]))
+    (used,) = report_settings.used(one([make_row("lwf", 0) | {"settings": settings}]))
     assert [(tried.label, tried.accuracy) for tried in used.grid] == [
         ("1", "50.0"),
         ("2", "60.0, 40.0"),
@@ -176,5 +176,5 @@ def test_settings_may_be_missing() -> None:
     row = make_row("sfr", 0)
     del row["settings"]
     strategy = one([row])
-    (used,) = cl_settings.used(strategy)
+    (used,) = report_settings.used(strategy)
     assert (used.values, used.grid, used.edge, strategy.on_edge) == ([], [], False, False)

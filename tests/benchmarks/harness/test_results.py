@@ -1,12 +1,13 @@
 """What every command writes: rows that can be read back, and where they come from."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from sfr_cl.benchmarks import results
+from sfr_cl.benchmarks.harness import results
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -28,6 +29,17 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         results.write(tmp_path, "demo", [{"nlpd": float("nan")}])
     assert not (tmp_path / "results.json").exists()
+
+
+def test_a_file_that_could_not_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = results.write_file(tmp_path / "table.md", "old")
+    monkeypatch.setattr(os, "replace", lambda *_: pytest.fail("no space"))
+    with pytest.raises(pytest.fail.Exception, match="no space"):
+        results.write_file(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_commit_is_the_repositorys_own(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from torch.nn.utils import vector_to_parameters
 from torch.utils.data import DataLoader, TensorDataset
 
 from sfr_cl import SFRPosterior
-from sfr_cl.benchmarks.peers import quiet
+from sfr_cl.benchmarks.harness import measure
+from sfr_cl.benchmarks.harness.baselines import quiet
 from sfr_cl.benchmarks.uci import data, laplace, methods, training, waveform
 from sfr_cl.benchmarks.uci.data import Split
 from sfr_cl.benchmarks.uci.networks import Networks
@@ -307,7 +308,7 @@ def test_tuning_may_leave_the_mean_as_trained(decay: float, stays: bool) -> None
 
     def loss(mean: Tensor, deviation: Tensor) -> float:
         log_probs = methods.FlooredCategorical().predictive(mean, deviation.square(), "mc").logits
-        return methods.nlpd(log_probs[: len(valid[1])], valid[1])
+        return measure.nlpd(log_probs[: len(valid[1])], valid[1])
 
     trained = latent(problem.prior_precision)
     tried = [latent(delta) for delta in methods.GRID]
