@@ -3,7 +3,6 @@
 To renew them after a run: ``python tests/readme_tables.py``.
 """
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from sfr_cl.benchmarks.uci.summary import TITLES, Table
 from sfr_cl.benchmarks.update import report as update
 from sfr_cl.benchmarks.update.summary import data_sets
 from support.paths import ROOT
+from support.results import rows_in
 
 COMPARISONS = {
     "digits": "--data digits --memory 20",
@@ -33,9 +33,7 @@ IN_TABLE = ("digits", "mnist", "fmnist", "pmnist")
 
 def rows_of(name: str) -> list[dict[str, Any]]:
     """What a command wrote into ``docs/results``."""
-    content = json.loads((ROOT / "docs" / "results" / name / "results.json").read_text())
-    found: list[dict[str, Any]] = content["rows"]
-    return found
+    return rows_in(ROOT / "docs" / "results" / name)
 
 
 def markdown(lines: list[list[str]]) -> str:

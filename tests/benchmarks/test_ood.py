@@ -1,6 +1,5 @@
 """`sfr-cl ood`: scores on a toy case, every method on small images, the report, bad input."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from sfr_cl.benchmarks.ood.experiment import auroc, entropy, measures
 from sfr_cl.benchmarks.ood.methods import Moments, Predictions
 from sfr_cl.benchmarks.ood.summary import checks, directions
 from support.oracles import jacobian
+from support.results import rows_in
 
 Row = dict[str, Any]
 
@@ -118,11 +118,6 @@ def test_subset_holds_the_inducing_inputs_alone(small: problem.Problem) -> None:
     assert len(z) == len(labels) == 30
     rows = [(small.fitted.x == one).flatten(1).all(1).nonzero()[0, 0] for one in z]
     assert torch.equal(small.fitted.y[torch.stack(rows)], labels)
-
-
-def rows_in(out: Path) -> list[Row]:
-    rows: list[Row] = json.loads((out / "results.json").read_text(encoding="utf-8"))["rows"]
-    return rows
 
 
 def test_command_writes_everything_and_resumes(

@@ -10,6 +10,7 @@ from sfr_cl.benchmarks.cli import main
 from sfr_cl.benchmarks.harness.exit_codes import DONE, WRONG_USE
 from sfr_cl.benchmarks.stream import data, limits, settings
 from sfr_cl.benchmarks.stream.methods import METHODS
+from support.results import rows_in
 
 KEYS = {"data", "method", "seed", "accuracy", "nlpd", "samples_per_second"}
 SAMPLES = 60
@@ -31,7 +32,7 @@ def test_every_method_makes_a_row(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ["stream", "--data", "elec2", "--samples", str(SAMPLES), "--data-root", str(root)]
     assert main([*words, "--out", str(out)]) == DONE
-    rows = json.loads((out / "results.json").read_text())["rows"]
+    rows = rows_in(out)
     assert [row["method"] for row in rows] == list(METHODS)
     for row in rows:
         assert row.keys() >= KEYS
@@ -43,14 +44,14 @@ def test_every_method_makes_a_row(root: Path, tmp_path: Path) -> None:
     assert (out / "elec2.png").stat().st_size > 1000
     before = rows
     assert main([*words, "--out", str(out), "--resume"]) == DONE
-    assert json.loads((out / "results.json").read_text())["rows"] == before
+    assert rows_in(out) == before
 
 
 def test_tuning_gives_every_method_its_best_value(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ["stream", "--tune", "--data", "elec2", "--samples", "30", "--data-root", str(root)]
     assert main([*words, "--out", str(out)]) == DONE
-    rows = json.loads((out / "results.json").read_text())["rows"]
+    rows = rows_in(out)
     found = json.loads((out / "settings.json").read_text())["elec2"]
     assert set(found) == set(METHODS) - {"no-change"}
     for method, choice in found.items():

@@ -1,6 +1,5 @@
 """`sfr-cl update`: halves, training, the update's own oracle, the report, resuming, bad input."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from sfr_cl.benchmarks.update.data import Part, Table
 from sfr_cl.benchmarks.update.experiment import Case, Problem
 from sfr_cl.benchmarks.update.summary import checks, data_sets
 from sfr_cl.errors import DataError
+from support.results import rows_in
 
 Row = dict[str, Any]
 
@@ -131,11 +131,6 @@ def test_timing_leaves_the_posterior_as_it_is() -> None:
 def run_command(root: Path, out: Path, *options: str) -> int:
     arguments = ["update", "--data", "boston", "--data-root", str(root), "--out", str(out)]
     return cli.main([*arguments, *options])
-
-
-def rows_in(out: Path) -> list[Row]:
-    rows: list[Row] = json.loads((out / "results.json").read_text(encoding="utf-8"))["rows"]
-    return rows
 
 
 def test_command_writes_everything_and_resumes(

@@ -1,6 +1,5 @@
 """A shortened run of `sfr-cl uci`: rows, report, figure, resuming, refusals."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,9 @@ from sfr_cl.benchmarks import cli
 from sfr_cl.benchmarks.uci import experiment, report, run, training
 from sfr_cl.benchmarks.uci.checks import checks
 from sfr_cl.benchmarks.uci.summary import METHODS, TITLES, Table, published
+from support.results import rows_in
 
 KEYS = {"data", "method", "tuned", "seed", "m_percent", "nlpd", "accuracy", "ece"}
-
-
-def rows_in(out: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads((out / "results.json").read_text())["rows"]
-    return rows
 
 
 @pytest.fixture
