@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
 from types import ModuleType
 
 from sfr_cl.errors import ArgumentError, DataError, FileError
 
-from .exit_codes import INTERRUPTED, WRONG_USE
+from .harness import options
+from .harness.exit_codes import INTERRUPTED, WRONG_USE
 
 EXTRA_PACKAGES = {
     "avalanche",
@@ -71,7 +71,7 @@ COMMANDS = (
     ),
     Command(
         "figure1",
-        "sfr_cl.benchmarks.figure1",
+        "sfr_cl.benchmarks.figure1.run",
         "turn a trained network into a sparse posterior, add data to it without retraining, "
         "and plot both (the paper's first figure)",
     ),
@@ -88,7 +88,7 @@ COMMANDS = (
     ),
     Command(
         "speed",
-        "sfr_cl.benchmarks.speed",
+        "sfr_cl.benchmarks.speed.run",
         "time and memory of kernel, sums, fit and prediction against other packages, in one run",
     ),
 )
@@ -135,13 +135,7 @@ def _parser(chosen: Command | None, module: ModuleType | None) -> argparse.Argum
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         subparser = subparsers.add_parser(command.name, help=command.help, description=command.help)
-        subparser.add_argument(
-            "--out",
-            type=Path,
-            default=Path("results", command.name),
-            metavar="DIR",
-            help="folder the results are written to (default: %(default)s)",
-        )
+        options.add_out(subparser, command.name)
         if command is chosen and module is not None:
             module.add_arguments(subparser)
     return parser

@@ -3,35 +3,37 @@
 To renew them after a run: ``python tests/readme_tables.py``.
 """
 
-import json
-import math
 from collections.abc import Callable
-from statistics import mean, stdev
 from typing import Any
 
-from sfr_cl.benchmarks.report import cl, numbers, ood, ood_summary, stream, summary, uci, update
-from sfr_cl.benchmarks.report.update_summary import data_sets
+from sfr_cl.benchmarks.cl import report as cl
+from sfr_cl.benchmarks.cl import summary
+from sfr_cl.benchmarks.ood import report as ood
+from sfr_cl.benchmarks.ood.summary import directions
+from sfr_cl.benchmarks.report import numbers
+from sfr_cl.benchmarks.report.seeds import Spread
+from sfr_cl.benchmarks.stream import report as stream
+from sfr_cl.benchmarks.uci import report as uci
 from sfr_cl.benchmarks.uci.summary import TITLES, Table
+from sfr_cl.benchmarks.update import report as update
+from sfr_cl.benchmarks.update.summary import data_sets
 from support.paths import ROOT
+from support.results import rows_in
 
 COMPARISONS = {
-    "digits": "sfr-cl cl --data digits --memory 20 --out docs/digits",
-    "mnist": "sfr-cl cl --data mnist --out docs/mnist",
-    "fmnist": "sfr-cl cl --data fmnist --out docs/fmnist",
-    "pmnist": "sfr-cl cl --data pmnist --strategies sfr,sfr-l2,naive,joint,online-ewc,"
-    "replay,der++ --out docs/pmnist",
-    "mnist-40": "sfr-cl cl --data mnist --memory 40 --strategies sfr,sfr-l2 --out docs/mnist-40",
+    "digits": "--data digits --memory 20",
+    "mnist": "--data mnist",
+    "fmnist": "--data fmnist",
+    "pmnist": "--data pmnist --strategies sfr,sfr-l2,naive,joint,online-ewc,replay,der++",
+    "mnist-40": "--data mnist --memory 40 --strategies sfr,sfr-l2",
 }
-"""Folders of results, and the commands that made them."""
+"""Folders of results, and the options of the `sfr-cl cl` that made them."""
 IN_TABLE = ("digits", "mnist", "fmnist", "pmnist")
 
 
 def rows_of(name: str) -> list[dict[str, Any]]:
-    """What a command wrote into ``docs``."""
-    found: list[dict[str, Any]] = json.loads((ROOT / "docs" / name / "results.json").read_text())[
-        "rows"
-    ]
-    return found
+    """What a command wrote into ``docs/results``."""
+    return rows_in(ROOT / "docs" / "results" / name)
 
 
 def markdown(lines: list[list[str]]) -> str:
@@ -61,16 +63,17 @@ def comparison() -> str:
 def commands() -> str:
     """What made the rows of the comparison, and how long their training took."""
     lines = [["command", "rows", "minutes of one core"]]
-    for name, command in COMPARISONS.items():
+    for name, options in COMPARISONS.items():
         rows = rows_of(name)
         minutes = sum(row["seconds"] for row in rows) / 60
-        lines.append([f"`{command}`", str(len(rows)), f"{minutes:.0f}"])
+        command = f"`sfr-cl cl {options} --out docs/results/{name}`"
+        lines.append([command, str(len(rows)), f"{minutes:.0f}"])
     return markdown(lines)
 
 
 def identities() -> str:
     """SFR's curvature against the identity in its place: accuracy of each seed, and the pairs."""
-    names = ["benchmark", "points a task", "`sfr`", "`sfr-l2`", "difference", "standard error"]
+    names = ["benchmark", "memory per task", "`sfr`", "`sfr-l2`", "difference", "standard error"]
     lines = [names]
     for name in ("mnist-40", "mnist", "fmnist", "pmnist"):
         rows = rows_of(name)
@@ -78,15 +81,15 @@ def identities() -> str:
             {row["seed"]: row["accuracy"] for row in rows if row["strategy"] == strategy}
             for strategy in ("sfr", "sfr-l2")
         )
-        pairs = [100 * (ours[seed] - theirs[seed]) for seed in sorted(ours.keys() & theirs)]
-        error = stdev(pairs) / math.sqrt(len(pairs))
+        pairs = Spread.of(100 * (ours[seed] - theirs[seed]) for seed in ours.keys() & theirs)
+        assert pairs is not None  # both were run with some seed
         accuracies = [
             ", ".join(f"{100 * accuracy:.2f}" for _, accuracy in sorted(one.items()))
             for one in (ours, theirs)
         ]
-        benchmark, points = cl.BENCHMARKS[rows[0]["data"]], str(rows[0]["memory"])
-        found = [f"{mean(pairs):+.2f}", f"{error:.2f}"]
-        lines.append([benchmark, points, *accuracies, *found])
+        benchmark, memory = cl.BENCHMARKS[rows[0]["data"]], str(rows[0]["memory"])
+        found = [f"{pairs.mean:+.2f}", f"{pairs.error:.2f}"]
+        lines.append([benchmark, memory, *accuracies, *found])
     return markdown(lines)
 
 
@@ -133,10 +136,10 @@ def updates() -> str:
     return markdown(lines)
 
 
-def strangers() -> str:
-    """How well each method tells them, both ways."""
+def ood_images() -> str:
+    """How well each method tells them from test images, both ways."""
     lines = [["trained on", *ood.COLUMNS]]
-    for one in ood_summary.directions(rows_of("ood")):
+    for one in directions(rows_of("ood")):
         lines += [[one.data, *ood.cells(method)] for method in one.methods.values()]
     return markdown(lines)
 
@@ -149,7 +152,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "latencies": latencies,
     "paper": paper,
     "updates": updates,
-    "strangers": strangers,
+    "ood": ood_images,
 }
 
 

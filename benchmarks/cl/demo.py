@@ -1,10 +1,10 @@
-"""`sfr-cl demo`: Split-Digits, class by class, our strategies against the field."""
+"""`sfr-cl demo`: Split-Digits, class by class, our strategies against baselines."""
 
 import argparse
 
 from rich.console import Console
 
-from ..exit_codes import DONE
+from ..harness.exit_codes import DONE
 from . import run as cl
 from .experiment import Case
 

@@ -1,4 +1,4 @@
-"""One row: one strategy, one seed, over the whole stream."""
+"""One row: one strategy, one seed, over the complete stream."""
 
 import warnings
 from collections.abc import Iterator
@@ -13,11 +13,12 @@ from avalanche.training.determinism.rng_manager import RNGManager
 from avalanche.training.supervised import JointTraining
 from avalanche.training.templates import SupervisedTemplate
 
-from ..runner import ShowShare
-from ..timing import processor_seconds
-from . import kept, measure, scenarios, strategies
-from .data import Data
-from .measure import Predictions
+from ..harness import measure
+from ..harness.images import Data
+from ..harness.results import Row
+from ..harness.run import ShowShare
+from ..harness.timing import processor_seconds
+from . import footprint, predictions, scenarios, strategies
 from .scenarios import Scenario
 from .settings import Setting, Values
 
@@ -43,7 +44,7 @@ class Case:
         return strategies.values_of(self.strategy, self.setting)
 
     @property
-    def key(self) -> dict[str, Any]:
+    def key(self) -> Row:
         """What tells this row from others; also the row's first columns."""
         return {
             "data": self.data.name,
@@ -58,44 +59,40 @@ class Case:
     def label(self) -> str:
         return f"{self.strategy}, seed {self.seed}"
 
-    def run(self, show: ShowShare) -> dict[str, Any]:
+    def run(self, show: ShowShare) -> Row:
         """The row."""
         return run(self, show)
 
-    def line(self, row: dict[str, Any]) -> str:
+    def line(self, row: Row) -> str:
         """The row in short."""
         return f"accuracy {row['accuracy']:.4f}  {row['seconds']:.1f} s"
 
 
-def run(case: Case, show: ShowShare = lambda _: None) -> dict[str, Any]:
+def run(case: Case, show: ShowShare = lambda _: None) -> Row:
     """Train on the stream, evaluate on all its test experiences after each: the row."""
     scenario = scenarios.make(case.data, case.scenario, case.seed, case.tasks)
     RNGManager.set_random_seeds(case.seed)
-    predictions = Predictions()
+    recorder = predictions.Recorder()
     watch = Watch(case.values, scenario, show)
-    strategy = strategies.make(
-        case.strategy, case.values, scenario, case.memory, [predictions, watch]
-    )
+    strategy = strategies.make(case.strategy, case.values, scenario, case.memory, [recorder, watch])
     matrix, seconds = [], 0.0
     with avalanche_calls_its_old_functions():
         for stage in stages(strategy, scenario):
             seconds += processor_seconds(partial(strategy.train, stage, reset_optimizer_state=True))
             strategy.eval(scenario.benchmark.test_stream)
-            matrix.append(measure.accuracies(predictions.by_experience()))
-    parts = predictions.by_experience()
-    bins = measure.reliability(parts)
+            matrix.append([measure.accuracy(*part) for part in recorder.by_experience()])
+    pooled = predictions.pooled(recorder.by_experience())
+    bins = measure.reliability(*pooled)
     return case.key | {
         "accuracy": sum(matrix[-1]) / len(matrix[-1]),
         "accuracy_matrix": matrix,
-        "forgetting": measure.forgetting(matrix),
-        "nlpd": measure.nlpd(parts),
+        "forgetting": predictions.forgetting(matrix),
+        "nlpd": measure.nlpd(*pooled),
         "ece": bins.ece,
         "seconds": seconds,
-        "stored_samples": kept.stored_samples(strategy),
-        "state_bytes": kept.state_bytes(strategy),
-        "reliability_confidence": bins.confidence,
-        "reliability_accuracy": bins.accuracy,
-        "reliability_count": bins.count,
+        "stored_samples": footprint.stored_samples(strategy),
+        "state_bytes": footprint.state_bytes(strategy),
+        **bins.columns,
     }
 
 

@@ -4,10 +4,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
-from .. import runner
-from ..arguments import name_list, number_list
+from ..harness import options
+from ..harness import run as harness
 from . import data, scenarios, settings, strategies
 from .experiment import Case
 
@@ -17,13 +15,7 @@ COMMAND = "cl"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `sfr-cl cl`."""
     add_shared_arguments(parser)
-    parser.add_argument(
-        "--seeds",
-        type=number_list,
-        default=[0, 1, 2],
-        metavar="A,B,...",
-        help="a row for each strategy and seed (default: 0,1,2)",
-    )
+    options.add_seeds(parser, (0, 1, 2), "a row for each strategy and seed")
 
 
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,18 +23,15 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         default="digits",
-        help=f"{', '.join(data.NAMES)}, a folder of images (train/CLASS/*, test/CLASS/*), or a "
+        help=f"{', '.join(data.LOADERS)}, a folder of images (train/CLASS/*, test/CLASS/*), or a "
         ".pt, .npz or .safetensors file with x_train, y_train, x_test, y_test "
         "(default: %(default)s)",
     )
     parser.add_argument(
         "--scenario", help="class, domain or task (default: class; domain for pmnist)"
     )
-    parser.add_argument(
-        "--strategies",
-        type=name_list,
-        metavar="A,B,...",
-        help=f"of {', '.join(strategies.RECIPES)} (default: all that can do the scenario)",
+    options.add_names(
+        parser, "--strategies", strategies.RECIPES, default="all that can do the scenario"
     )
     parser.add_argument(
         "--memory",
@@ -56,17 +45,8 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="settings that `sfr-cl tune` has written (default: those in the package)",
     )
-    parser.add_argument(
-        "--data-root",
-        type=Path,
-        metavar="DIR",
-        help="where the data sets are (default: SFR_CL_DATA, then the user's cache)",
-    )
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="keep the rows that an earlier run has written, and add those that are missing",
-    )
+    options.add_data_root(parser)
+    options.add_resume(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -77,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 def plan(arguments: argparse.Namespace) -> list[Case]:
     """The rows asked for. All that can be refused is refused here, the quick checks first."""
     name, memory = arguments.data, arguments.memory
+    options.check_seeds(arguments.seeds)
     scenario = arguments.scenario or scenarios.default(name)
     scenarios.check(name, scenario)
     names = arguments.strategies
@@ -95,12 +76,6 @@ def plan(arguments: argparse.Namespace) -> list[Case]:
 
 def compare(cases: Sequence[Case], out: Path, command: str, *, resume: bool) -> int:
     """Run the cases that have no row yet; then the report, and the table: the exit code."""
-    from ..report import cl as report
+    from . import report
 
-    console = Console()
-    rows, status = runner.work_through(cases, out, command, resume=resume, console=console)
-    if rows:
-        path = report.write(out, rows)
-        console.print(report.table(rows))
-        console.print(f"The report: {path}", soft_wrap=True, highlight=False, markup=False)
-    return status
+    return harness.compare(cases, out, command, report, resume=resume)

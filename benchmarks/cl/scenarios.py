@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from sfr_cl.errors import ArgumentError, DataError
 
-from .data import Data
+from ..harness.images import Data
 
 NAMES = ("class", "domain", "task")
 NUM_PERMUTATIONS = 10
@@ -141,14 +141,14 @@ def _scenario(
 
 
 def _of_classes(x: Tensor, y: Tensor, classes: list[int], from_zero: bool) -> "Items":
-    inside = torch.isin(y, torch.tensor(classes))
-    missing = sorted(set(classes) - set(y[inside].tolist()))
+    chosen = torch.isin(y, torch.tensor(classes))
+    missing = sorted(set(classes) - set(y[chosen].tolist()))
     if missing:
         raise DataError(
             f"expected samples of every class in training and test data, got none of {missing}: "
             "number the classes 0, 1, ... without gaps"
         )
-    return Items(x[inside], y[inside] - classes[0] if from_zero else y[inside])
+    return Items(x[chosen], y[chosen] - classes[0] if from_zero else y[chosen])
 
 
 class Items(Dataset[Item]):

@@ -39,11 +39,11 @@ def file_name(data: str, scenario: str) -> str:
 def read(data: str, scenario: str, file: Path | None = None) -> dict[str, Any]:
     """The content of `file`, of the package's file for the data, or of the default one.
 
-    `data` is a name, or the path of data of one's own.
+    `data` is a name, or the path of your own data.
     """
     folder = files(__package__) / "settings"
-    inside = folder / file_name(Path(data).name, scenario)
-    source = file or (inside if inside.is_file() else folder / DEFAULT)
+    packaged = folder / file_name(Path(data).name, scenario)
+    source = file or (packaged if packaged.is_file() else folder / DEFAULT)
     try:
         content = json.loads(source.read_text(encoding="utf-8"))
         memories = content["memories"]

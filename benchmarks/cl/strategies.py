@@ -28,6 +28,7 @@ from torch import nn
 from sfr_cl.errors import ArgumentError
 from sfr_cl.strategies import SFR, SFRConditioning, SFRPlugin
 
+from ..harness.options import check_names
 from . import networks
 from .scenarios import Scenario
 from .settings import Setting, Values
@@ -158,13 +159,7 @@ def able(scenario: str) -> list[str]:
 
 def check(names: Sequence[str], scenario: str) -> None:
     """Refuse unknown names, and strategies that can't do the scenario."""
-    known = ", ".join(RECIPES)
-    if unknown := [name for name in names if name not in RECIPES]:
-        raise ArgumentError(
-            f"expected strategies of {known}, got {', '.join(unknown)}: check the names"
-        )
-    if not names:
-        raise ArgumentError(f"expected strategies of {known}, got none: name some")
+    check_names("strategies", names, RECIPES)
     if unable := [name for name in names if name not in able(scenario)]:
         raise ArgumentError(
             f"expected strategies that work with one head per task, got {', '.join(unable)}: "

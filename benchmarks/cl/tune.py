@@ -16,11 +16,12 @@ from rich.table import Table
 
 from sfr_cl.errors import ArgumentError
 
-from .. import runner
-from ..exit_codes import DONE
-from ..runner import DivergedError, Row, ShowShare
+from ..harness.exit_codes import DONE
+from ..harness.images import Data
+from ..harness.results import Row, write_file
+from ..harness.run import DivergedError, ShowShare, announce, is_row_of, work_through
 from . import scenarios, settings
-from .data import Data, hold_out
+from .data import hold_out
 from .experiment import Case
 from .run import add_shared_arguments, plan
 from .settings import Setting
@@ -100,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     content = settings.read(arguments.data, cases[0].scenario, arguments.settings)
     held = hold_out(cases[0].data, arguments.seed)
     trials = [trial for case in cases for trial in trials_of(case, held, arguments.tasks)]
-    rows, status = runner.work_through(
+    rows, status = work_through(
         trials, arguments.out, COMMAND, resume=arguments.resume, console=console
     )
     if arguments.then_all and status == DONE:
@@ -110,9 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
             for trial in trials_of(case, held)
             if trial.value in best_half(case.strategy, of(trials, case, rows))
         ]
-        rows, status = runner.work_through(
-            trials, arguments.out, COMMAND, resume=True, console=console
-        )
+        rows, status = work_through(trials, arguments.out, COMMAND, resume=True, console=console)
     chosen = {
         case.strategy: choose(
             case.strategy, of(trials, case, rows), arguments.tasks, then_all=arguments.then_all
@@ -123,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
     if complete:
         path = write(content, cases[0], complete, arguments.out)
         console.print(table(complete))
-        console.print(f"The settings: {path}", soft_wrap=True, highlight=False, markup=False)
+        announce(console, "settings", path)
     return status
 
 
@@ -151,7 +150,7 @@ def trials_of(case: Case, held: Data, tasks: int | None = None) -> list[Trial]:
 def of(trials: Sequence[Trial], case: Case, rows: Sequence[Row]) -> list[Row]:
     """The rows of a case's trials."""
     own = [trial for trial in trials if trial.case.strategy == case.strategy]
-    return [row for row in rows if any(runner.is_row_of(row, trial) for trial in own)]
+    return [row for row in rows if any(is_row_of(row, trial) for trial in own)]
 
 
 def merit(row: Row) -> tuple[float, float]:
@@ -210,8 +209,7 @@ def write(content: dict[str, Any], case: Case, chosen: dict[str, Any], out: Path
         values = {**present["values"], **choice["values"]}
         entry["strategies"][strategy] = {**choice, "values": values}
     path = out / settings.file_name(case.data.name, case.scenario)
-    path.write_text(json.dumps(renewed, indent=2) + "\n", encoding="utf-8")
-    return path
+    return write_file(path, json.dumps(renewed, indent=2) + "\n")
 
 
 def table(chosen: dict[str, Any]) -> Table:

@@ -1,16 +1,16 @@
 """One row: one method, one seed, one direction."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from ..cl import measure
-from ..runner import ShowShare
-from ..timing import processor_timed
+from ..harness import measure
+from ..harness.results import Row
+from ..harness.run import ShowShare
+from ..harness.timing import processor_timed
 from . import methods, problem, training
 from .methods import METHODS, Moments, Predictions, probabilities
 from .problem import Problem
@@ -27,7 +27,7 @@ class Case:
     method: str
 
     @property
-    def key(self) -> dict[str, Any]:
+    def key(self) -> Row:
         """What tells this row from others; also the row's first columns."""
         settings = {
             "network": training.NAME,
@@ -41,8 +41,8 @@ class Case:
             "tested": problem.TESTED,
         }
         return {
-            "data": self.problem.inside,
-            "ood": self.problem.outside,
+            "data": self.problem.data,
+            "ood": self.problem.ood,
             "method": self.method,
             "seed": self.problem.seed,
             "settings": settings,
@@ -50,9 +50,9 @@ class Case:
 
     @property
     def label(self) -> str:
-        return f"{self.problem.inside}, {self.method}, seed {self.problem.seed}"
+        return f"{self.problem.data}, {self.method}, seed {self.problem.seed}"
 
-    def run(self, show: ShowShare) -> dict[str, Any]:
+    def run(self, show: ShowShare) -> Row:
         """The row."""
         self.problem.show = show
         torch.manual_seed(self.problem.seed)
@@ -60,33 +60,29 @@ class Case:
         predictions, seconds = processor_timed(lambda: METHODS[self.method](self.problem))
         return self.key | measures(predictions, self.problem.test.y) | {"seconds": seconds}
 
-    def line(self, row: dict[str, Any]) -> str:
+    def line(self, row: Row) -> str:
         """The row in short."""
         return f"accuracy {row['accuracy']:.4f}  AUROC {row['auroc_entropy']:.4f} (entropy)"
 
 
-def measures(predictions: Predictions, y: Tensor) -> dict[str, Any]:
-    """Accuracy and calibration on the test images, and how well strangers are told from them."""
-    known, strange = predictions.inside, predictions.outside
-    inside, outside = (probabilities(moments, predictions.link) for moments in (known, strange))
-    parts = [(inside.log(), y)]
-    bins = measure.reliability(parts)
+def measures(predictions: Predictions, y: Tensor) -> Row:
+    """Accuracy and calibration on the test images, and how well OOD images are told from them."""
+    test, ood = predictions.test, predictions.ood
+    probs, probs_ood = (probabilities(moments, predictions.link) for moments in (test, ood))
+    log_probs = probs.log()
+    bins = measure.reliability(log_probs, y)
     return {
-        "accuracy": measure.accuracies(parts)[0],
-        "nlpd": measure.nlpd(parts),
+        "accuracy": measure.accuracy(log_probs, y),
+        "nlpd": measure.nlpd(log_probs, y),
         "ece": bins.ece,
-        "auroc_entropy": auroc(entropy(inside), entropy(outside)),
-        "auroc_variance": None
-        if known.variance is None
-        else auroc(variance(known), variance(strange)),
+        "auroc_entropy": auroc(entropy(probs), entropy(probs_ood)),
+        "auroc_variance": None if test.variance is None else auroc(variance(test), variance(ood)),
         "auroc_novelty": None
-        if known.novelty is None or strange.novelty is None
-        else auroc(known.novelty, strange.novelty),
+        if test.novelty is None or ood.novelty is None
+        else auroc(test.novelty, ood.novelty),
         "prior_precision": predictions.prior_precision,
         "link": predictions.link,
-        "reliability_confidence": bins.confidence,
-        "reliability_accuracy": bins.accuracy,
-        "reliability_count": bins.count,
+        **bins.columns,
     }
 
 
@@ -105,11 +101,11 @@ def variance(moments: Moments) -> Tensor:
     return f.softmax(2).var(0).sum(1)
 
 
-def auroc(inside: Tensor, outside: Tensor) -> float:
-    """How often a stranger's score is the higher one.
+def auroc(test: Tensor, ood: Tensor) -> float:
+    """How often an OOD image's score is higher than a test image's.
 
     >>> auroc(torch.tensor([0.1, 0.4]), torch.tensor([0.3, 0.5]))
     0.75
     """
-    labels = np.repeat([0, 1], [len(inside), len(outside)])
-    return float(roc_auc_score(labels, torch.cat([inside, outside]).numpy()))
+    labels = np.repeat([0, 1], [len(test), len(ood)])
+    return float(roc_auc_score(labels, torch.cat([test, ood]).numpy()))

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from sfr_cl import SFRPosterior
-from sfr_cl.inducing import pivots
-from sfr_cl.kernel import Kernel
+from sfr_cl import SFRPosterior, greedy
 from sfr_cl.likelihoods import CategoricalLikelihood
 
-from ..peers import laplace, loader, quiet
+from ..harness.baselines import laplace, laplace_package, loader, quiet
 from .problem import Labelled, Problem
 from .training import DENSE_LAYERS
 
@@ -24,7 +22,7 @@ CANDIDATES = 4
 DELTAS = [10 ** (step / 2) for step in range(-2, 9)]
 """Prior precisions tried, from the most uncertain on."""
 LINKS = ("probit", "mc")
-PEER_BATCH = 50
+BASELINE_BATCH = 50
 """Images laplace-torch is given at a time: their Jacobians fill memory."""
 
 
@@ -39,10 +37,10 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a method says of the test images and of the strangers."""
+    """What a method predicts for the test images, and for the OOD images."""
 
-    inside: Moments
-    outside: Moments
+    test: Moments
+    ood: Moments
     prior_precision: float | None = None
     link: str = "map"
 
@@ -64,8 +62,8 @@ def losses(moments: Moments, link: str, y: Tensor) -> Tensor:
 def most_uncertain(tried: Sequence[Moments], y: Tensor) -> int:
     """The first whose validation NLPD is within one standard error of the best.
 
-    Many prior precisions predict test images equally well; the smallest of them says most of what
-    is not known.
+    Many prior precisions predict test images equally well; the smallest of them is the
+    most uncertain.
     """
     found = [losses(moments, "probit", y) for moments in tried]
     best = min(found, key=lambda loss: float(loss.mean()))
@@ -82,8 +80,8 @@ def best_link(moments: Moments, y: Tensor) -> str:
 def network_alone(problem: Problem) -> Predictions:
     """MAP: the softmax of the trained network."""
     network = problem.network
-    inside, outside = (network(x).double() for x in (problem.test.x, problem.strangers))
-    return Predictions(Moments(inside), Moments(outside))
+    test, ood = (network(x).double() for x in (problem.test.x, problem.ood_images))
+    return Predictions(Moments(test), Moments(ood))
 
 
 def sfr(problem: Problem, parameters: str | Sequence[str]) -> Predictions:
@@ -113,16 +111,9 @@ def ours(
     x, y = problem.validation
     valid = [Moments(f.mean, f.variance) for f in posterior.predict_f_at(x, DELTAS)]
     chosen = most_uncertain(valid, y)
-    settled = with_prior_precision(posterior, DELTAS[chosen])
-    inside, outside = (moments(settled, x) for x in (problem.test.x, problem.strangers))
-    return Predictions(inside, outside, DELTAS[chosen], best_link(valid[chosen], y))
-
-
-def with_prior_precision(posterior: SFRPosterior, delta: float) -> SFRPosterior:
-    """The same data under another prior: the sums do not depend on it."""
-    state = posterior.state_dict()
-    state["values"]["prior_precision"] = delta
-    return copy.copy(posterior).load_state_dict(state)
+    settled = posterior.with_prior_precision(DELTAS[chosen])
+    test, ood = (moments(settled, x) for x in (problem.test.x, problem.ood_images))
+    return Predictions(test, ood, DELTAS[chosen], best_link(valid[chosen], y))
 
 
 def moments(posterior: SFRPosterior, x: Tensor) -> Moments:
@@ -134,35 +125,29 @@ def moments(posterior: SFRPosterior, x: Tensor) -> Moments:
 def inducing(problem: Problem, parameters: str | Sequence[str]) -> Labelled:
     """Images by greatest conditional variance under the kernel, with their labels."""
     candidates = problem.fitted.at(slice(CANDIDATES * NUM_INDUCING))
-    chosen: list[Tensor] = []
-
-    def select(_: Any, kernel: Kernel) -> Tensor:
-        chosen.append(pivots(kernel.gram(candidates.x).mean(0), NUM_INDUCING))
-        return candidates.x[chosen[0]]
-
-    SFRPosterior(
+    posterior = SFRPosterior(
         problem.network,
         "classification",
-        inducing=select,
+        inducing=greedy(NUM_INDUCING, CANDIDATES * NUM_INDUCING),
         parameters=parameters,
         dtype=torch.float32,
-    ).fit(candidates.at(slice(1)))
-    return candidates.at(chosen[0])
+    )
+    return candidates.at(posterior.select(candidates))
 
 
 def kronecker_glm(problem: Problem) -> Predictions:
     """laplace-torch's linearised Laplace, Kronecker-factored, over all weights."""
     network = trainable(problem.network)
     with quiet():
-        peer = laplace("KronLaplace", network)
-        peer.fit(loader(*problem.fitted))
+        baseline = laplace("KronLaplace", network)
+        baseline.fit(loader(*problem.fitted))
         x, y = problem.validation
-        valid = peer_moments(peer, x, DELTAS)
+        valid = baseline_moments(baseline, x, DELTAS)
         chosen = most_uncertain(valid, y)
         delta = DELTAS[chosen]
-        (inside,) = peer_moments(peer, problem.test.x, [delta])
-        (outside,) = peer_moments(peer, problem.strangers, [delta])
-    return Predictions(inside, outside, delta, best_link(valid[chosen], y))
+        (test,) = baseline_moments(baseline, problem.test.x, [delta])
+        (ood,) = baseline_moments(baseline, problem.ood_images, [delta])
+    return Predictions(test, ood, delta, best_link(valid[chosen], y))
 
 
 def trainable(network: nn.Sequential) -> nn.Sequential:
@@ -170,21 +155,19 @@ def trainable(network: nn.Sequential) -> nn.Sequential:
     return copy.deepcopy(network).requires_grad_(True)
 
 
-def peer_moments(peer: Any, x: Tensor, deltas: Sequence[float]) -> list[Moments]:
+def baseline_moments(baseline: Any, x: Tensor, deltas: Sequence[float]) -> list[Moments]:
     """For each prior precision; the Jacobians, which take the time, are made once.
 
     They come from the quickest of laplace-torch's backends, whichever made the Kronecker factors.
     """
-    from laplace.curvature import AsdlGGN
-
-    backend = AsdlGGN(peer.model, "classification")
+    backend = laplace_package().curvature.AsdlGGN(baseline.model, "classification")
     parts: list[list[Moments]] = [[] for _ in deltas]
-    for batch in x.split(PEER_BATCH):
+    for batch in x.split(BASELINE_BATCH):
         jacobians, mean = backend.jacobians(batch)
         prior = jacobians.square().sum(2)  # at delta = 1
         for part, delta in zip(parts, deltas, strict=True):
-            peer.prior_precision = delta
-            variance = peer.functional_variance(jacobians).diagonal(dim1=1, dim2=2)
+            baseline.prior_precision = delta
+            variance = baseline.functional_variance(jacobians).diagonal(dim1=1, dim2=2)
             left = variance * delta / prior
             part.append(Moments(mean.detach(), variance.detach(), left.mean(1).detach()))
     return [Moments(*map(torch.cat, zip(*part, strict=True))) for part in parts]

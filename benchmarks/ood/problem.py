@@ -7,8 +7,8 @@ import torch
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
-from ..cl.data import Data
-from ..runner import ShowShare
+from ..harness.images import Data
+from ..harness.run import ShowShare
 from . import training
 
 VALIDATION = 5_000
@@ -32,26 +32,26 @@ class Labelled(NamedTuple):
 
 
 class Problem:
-    """Images of one data set to be told from those of another."""
+    """Images of one data set, and out-of-distribution (OOD) images of another."""
 
-    def __init__(self, inside: Data, outside: Data, seed: int) -> None:
-        self.inside, self.outside, self.seed = inside.name, outside.name, seed
+    def __init__(self, data: Data, ood: Data, seed: int) -> None:
+        self.data, self.ood, self.seed = data.name, ood.name, seed
         self.show: ShowShare = lambda _: None
         kept, held = train_test_split(
-            torch.arange(len(inside.y_train)).numpy(),
-            test_size=min(VALIDATION, len(inside.y_train) // 4),
-            stratify=inside.y_train.numpy(),
+            torch.arange(len(data.y_train)).numpy(),
+            test_size=min(VALIDATION, len(data.y_train) // 4),
+            stratify=data.y_train.numpy(),
             random_state=seed,
         )
-        known = Labelled(inside.x_train, inside.y_train)
+        known = Labelled(data.x_train, data.y_train)
         self.fitted = known.at(kept)
         """What the network is trained on, and the posteriors are fitted on."""
         self.validation = known.at(held[:CHOSEN_ON])
         generator = torch.Generator().manual_seed(seed)
-        rows = torch.randperm(len(inside.y_test), generator=generator)[:TESTED]
-        self.test = Labelled(inside.x_test, inside.y_test).at(rows)
-        rows = torch.randperm(len(outside.y_test), generator=generator)[:TESTED]
-        self.strangers = outside.x_test[rows]
+        rows = torch.randperm(len(data.y_test), generator=generator)[:TESTED]
+        self.test = Labelled(data.x_test, data.y_test).at(rows)
+        rows = torch.randperm(len(ood.y_test), generator=generator)[:TESTED]
+        self.ood_images = ood.x_test[rows]
 
     @cached_property
     def network(self) -> nn.Sequential:

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from ..runner import ShowShare
+from ..harness.networks import cnn, seeded
+from ..harness.run import ShowShare
 
 NAME = "CNN of two convolutions (16 and 32 channels, 5 x 5, stride 2) and two dense layers (40, 10)"
 DENSE_LAYERS = ("5.weight", "5.bias", "7.weight", "7.bias")
@@ -17,18 +18,8 @@ WEIGHT_DECAY = 1e-4
 
 def new_network(seed: int) -> nn.Sequential:
     """For images of 28 x 28 and ten classes; 34k parameters."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Conv2d(1, 16, 5, stride=2),
-            nn.ReLU(),
-            nn.Conv2d(16, 32, 5, stride=2),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(512, 40),
-            nn.ReLU(),
-            nn.Linear(40, 10),
-        )
+    with seeded(seed):
+        return cnn()
 
 
 def train(x: Tensor, y: Tensor, seed: int, show: ShowShare = lambda _: None) -> nn.Sequential:

@@ -1,1 +1,1 @@
-"""Pictures and pages of results: what a command found, for the terminal, a README and a browser."""
+"""What all pages share: the frame, style, kinds of plot, numbers, and means over seeds."""

@@ -1,6 +1,6 @@
 """Numbers as people read them."""
 
-from .summary import Spread
+from .seeds import Spread
 
 NONE = "\N{EN DASH}"
 

@@ -1,6 +1,5 @@
 """The frame every report shares: one file with all it needs, asking nobody for anything."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,34 +7,30 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from .. import results
+from ..harness import results
 from .style import variables
 
 FOLDER = Path(__file__).parent
 STYLES = ("page.css", "print.css")
-TEMPLATES = Environment(
-    loader=FileSystemLoader(FOLDER),
-    autoescape=True,  # whatever comes from data is text, never markup
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
 
 
-def write(path: Path, template: str, content: Mapping[str, Any]) -> Path:
-    """Fill `template`, which extends `page.html`, and write it; readers never meet half a page."""
-    text = TEMPLATES.get_template(template).render(
+def write(path: Path, template: Path, content: Mapping[str, Any]) -> Path:
+    """Fill `template`, which extends `page.html`, and write it."""
+    templates = Environment(
+        loader=FileSystemLoader([template.parent, FOLDER]),
+        autoescape=True,  # whatever comes from data is text, never markup
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    text = templates.get_template(template.name).render(
         css=Markup("".join((FOLDER / name).read_text(encoding="utf-8") for name in STYLES)),
         light=Markup(variables("light")),
         dark=Markup(variables("dark")),
         environment=_environment(),
         **content,
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
-    return path
+    return results.write_file(path, text)
 
 
 def _environment() -> list[tuple[str, str]]:

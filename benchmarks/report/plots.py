@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,10 @@ from matplotlib.ticker import (
 )
 from PIL import Image  # a dependency of matplotlib
 
+from ..harness.results import write_file
 from . import labels
+from .seeds import Reliability, Spread
 from .style import BLUE, COLD, FONT, GREY, HOT, RC, Mark
-from .summary import Reliability, Spread
 
 Array = npt.NDArray[np.float64]
 HEAT = LinearSegmentedColormap.from_list("heat", [COLD.light, HOT.light])
@@ -32,6 +34,8 @@ ROW = 17.0
 """Points per line of a dot plot."""
 AXIS = 40.0
 """Points a horizontal axis and its label take."""
+DPI = 200
+"""Of PNGs: twice the 100 per inch that a README shows, sharp on fine screens too."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,7 @@ def dots(ax: Axes, values: Sequence[Dot], label: str, *, may_be_log: bool) -> No
         colour = dot.mark.colour.light
         ax.plot([dot.spread.low, dot.spread.high], [height, height], color=colour, lw=1.4)
         ax.plot([dot.spread.mean], [height], ls="", **dot.mark.point)
-    ax.set_yticks(range(len(order)), [dot.name for dot in order])
-    ax.set_ylim(-0.6, len(order) - 0.4)
+    named_lines(ax, [dot.name for dot in order])
     lowest, highest = (f(dot.spread.mean for dot in order) for f in (min, max))
     if may_be_log and 0 < lowest < highest / 20:
         _log_axis(ax)
@@ -127,6 +130,12 @@ def dots(ax: Axes, values: Sequence[Dot], label: str, *, may_be_log: bool) -> No
     elif lowest >= 0:
         ax.set_xlim(left=min(0.0, ax.dataLim.x0) - 0.02 * highest)
     ax.set_xlabel(label)
+
+
+def named_lines(ax: Axes, names: Sequence[str]) -> None:
+    """A vertical axis of names, from the bottom up, one line of a dot plot each."""
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(-0.6, len(names) - 0.4)
     ax.spines["left"].set_visible(False)
 
 
@@ -208,12 +217,22 @@ def legend_above(ax: Axes) -> None:
     )
 
 
+def panels(count: int, wide: float, tall: float, columns: int | None = None) -> Figure:
+    """A figure of `count` axes of so many inches, side by side or at most `columns` in a row."""
+    columns = min(columns or count, count)
+    rows = ceil(count / columns)
+    figure = Figure((wide * columns, tall * rows), layout="constrained")
+    for ax in list(figure.subplots(rows, columns, squeeze=False).flat)[count:]:
+        ax.remove()
+    return figure
+
+
 def save_png(figure: Figure, path: Path) -> Path:
     """Write 256 colours: a third of the size, and no difference to see."""
-    pixels = BytesIO()
-    figure.savefig(pixels, format="png", dpi=200, pil_kwargs={"compress_level": 0})
-    Image.open(pixels).convert("RGB").quantize(256).save(path, optimize=True)
-    return path
+    pixels, small = BytesIO(), BytesIO()
+    figure.savefig(pixels, format="png", dpi=DPI, pil_kwargs={"compress_level": 0})
+    Image.open(pixels).convert("RGB").quantize(256).save(small, format="png", optimize=True)
+    return write_file(path, small.getvalue())
 
 
 def _percent_axis(ax: Axes, lowest: float) -> None:

@@ -104,8 +104,8 @@ def marks(names: Sequence[str]) -> dict[str, Mark]:
     'vermillion'
     """
     free = [mark for name, mark in MARKS.items() if name not in names] or list(MARKS.values())
-    strangers = [name for name in names if name not in MARKS]
-    own = {name: free[i % len(free)] for i, name in enumerate(strangers)}
+    unmarked = [name for name in names if name not in MARKS]
+    own = {name: free[i % len(free)] for i, name in enumerate(unmarked)}
     return {name: MARKS.get(name) or own[name] for name in names}
 
 

@@ -1,7 +1,9 @@
 """A figure as SVG inside a page: it takes the page's font, and its colours by day and by night."""
 
 import re
+from collections.abc import Callable
 from io import StringIO
+from typing import Any
 from xml.etree import ElementTree
 
 from markupsafe import Markup
@@ -16,6 +18,15 @@ COLOUR = re.compile("|".join(VARIABLES))
 REFERENCE = re.compile(r"#([\w-]+)\)?")
 FONT_FAMILY = re.compile(r"font-family: [^;]*; ?")
 NUMBER = re.compile(r"-?\d+\.\d+")
+
+
+def picture(
+    size: tuple[float, float], key: str, description: str, draw: Callable[..., object], *what: Any
+) -> Markup:
+    """The SVG element of one plot, `size` inches large: `draw` is given the axes, then `what`."""
+    figure = Figure(size, layout="constrained")
+    draw(figure.subplots(), *what)
+    return inline(figure, key, description)
 
 
 def inline(figure: Figure, key: str, description: str) -> Markup:

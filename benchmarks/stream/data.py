@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfr_cl import torchvision_operators
-from sfr_cl.errors import ArgumentError, DataError
+from sfr_cl.errors import DataError
 
-from ..data_roots import roots
+from ..harness.datasets import find
+from ..harness.images import idx_parts
 
 VALIDATION = 6000
 """Samples of Elec2 that hyperparameters are chosen on: they are learned, but not scored."""
@@ -57,14 +57,12 @@ class Stream:
 
 def load(name: str, data_root: Path | None) -> Stream:
     """A stream by name."""
-    if name not in LOADERS:
-        raise ArgumentError(f"expected --data to be of {', '.join(LOADERS)}; got {name!r}")
     return LOADERS[name](data_root)
 
 
 def elec2(data_root: Path | None) -> Stream:
     """Half-hourly prices of electricity in New South Wales: will they rise? In order of time."""
-    path = _find("stream/elec2.csv", data_root)
+    path = find("stream/elec2.csv", data_root, "rows of numbers, the class last, no header")
     table = torch.from_numpy(np.loadtxt(path, delimiter=","))
     if table.ndim != 2 or table.shape[1] < 2 or not bool(torch.isfinite(table).all()):
         raise DataError(f"expected rows of finite numbers in {path}, the class last, got others")
@@ -75,11 +73,9 @@ def elec2(data_root: Path | None) -> Stream:
 
 def mnist(data_root: Path | None) -> Stream:
     """Handwritten digits, 14 x 14, two classes after two others; at the end, all are asked for."""
-    torchvision_operators.declare()
-    from torchvision.datasets import MNIST
-
-    root = _find("MNIST/raw/train-images-idx3-ubyte", data_root).parents[2]
-    train, test = (MNIST(str(root), train=part, download=False) for part in (True, False))
+    file = "MNIST/raw/train-images-idx3-ubyte"
+    root = find(file, data_root, "as torchvision downloads it").parents[2]
+    train, test = idx_parts(root)
     held_out = _pixels(test.data[:NUM_TEST]), test.targets[:NUM_TEST]
     left = _pixels(train.data[TUNING_TEST]), train.targets[TUNING_TEST]
     tuning = _by_class(train, slice(PER_CLASS, PER_CLASS + TUNING_PER_CLASS))
@@ -118,14 +114,3 @@ def standardised_so_far(x: Tensor) -> Tensor:
 def _pixels(images: Tensor) -> Tensor:
     """Means of two by two pixels: trees take a tenth of a second for a sample of all."""
     return nn.functional.avg_pool2d(images.double() / 255, 2).flatten(1)
-
-
-def _find(name: str, data_root: Path | None) -> Path:
-    folders = roots(data_root)
-    for folder in folders:
-        if (folder / name).exists():
-            return folder / name
-    raise DataError(
-        f"expected {name} below {' or '.join(map(str, folders))}, got no such file: name the "
-        "folder with --data-root"
-    )

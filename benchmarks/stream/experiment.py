@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..runner import Row, ShowShare
+from ..harness.results import Row
+from ..harness.run import ShowShare
 from . import methods
 from .data import Stream
 from .settings import Setting
@@ -99,7 +100,7 @@ def _mean(values: list[float]) -> float:
 
 def _means(values: list[float], every: int) -> list[float]:
     """Of every so many values, one after the other."""
-    whole = len(values) - len(values) % every
-    parts = torch.tensor(values[:whole], dtype=torch.float64).reshape(-1, every).mean(1)
+    complete = len(values) - len(values) % every
+    parts = torch.tensor(values[:complete], dtype=torch.float64).reshape(-1, every).mean(1)
     found: list[float] = parts.tolist()
     return found

@@ -1,9 +1,7 @@
 """What endless data costs: a million samples, and the time between a sample and an answer."""
 
-import ctypes
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median, quantiles
 
 import torch
@@ -11,7 +9,10 @@ from torch import Tensor, nn
 
 from sfr_cl import SFRPosterior, StreamingPosterior
 
-from ..runner import Job, Row, ShowShare
+from ..harness.memory import resident_megabytes
+from ..harness.networks import mlp
+from ..harness.results import Row
+from ..harness.run import Job, ShowShare
 
 SAMPLES, BATCH, MARKS = 1_000_000, 1_000, 10
 FEATURES, CLASSES = 32, 10
@@ -23,9 +24,7 @@ SEEN = (1_000, 10_000, 100_000)
 def network() -> nn.Module:
     """Of the size of a small tabular problem."""
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, CLASSES)
-    )
+    return mlp(FEATURES, 64, 64, CLASSES)
 
 
 def batch(index: int, size: int = BATCH) -> tuple[Tensor, Tensor]:
@@ -64,11 +63,11 @@ class Million:
             for index in range(mark * batches // MARKS, (mark + 1) * batches // MARKS):
                 live.learn_many(*batch(index))
             seconds.append(time.process_time() - start)
-            megabytes.append(_resident())
+            megabytes.append(resident_megabytes())
             show((mark + 1) / MARKS / 2)
         fitted = SFRPosterior(network(), "classification", inducing=z)
         fitted.fit(batch(index) for index in range(batches))
-        pairs = zip(live.posterior._state.sums.tensors(), fitted._state.sums.tensors(), strict=True)
+        pairs = zip(live.posterior.state.sums.tensors(), fitted.state.sums.tensors(), strict=True)
         share = self.samples / MARKS
         return {
             **self.key,
@@ -135,10 +134,3 @@ class Latency:
 def jobs() -> list[Job]:
     """All that is measured."""
     return [Million(), *(Latency(m, seen) for m in (200, 1000) for seen in SEEN)]
-
-
-def _resident() -> float:
-    """Megabytes in use, less what the allocator keeps for later."""
-    ctypes.CDLL(None).malloc_trim(0)
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sfr_cl import SFRPosterior, StreamingPosterior
 
+from ..harness.networks import mlp
 from .data import Stream
 from .settings import Setting
 
@@ -35,7 +36,7 @@ class Method(Protocol):
 def hidden_network(stream: Stream, outputs: int, seed: int) -> nn.Module:
     """One hidden layer: ours stays random, the other is trained."""
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(stream.x.shape[1], 256), nn.Tanh(), nn.Linear(256, outputs))
+    return mlp(stream.x.shape[1], 256, outputs, activation=nn.Tanh)
 
 
 class Ours:

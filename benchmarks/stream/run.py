@@ -1,45 +1,25 @@
 """`sfr-cl stream`: test-then-train on streams, and what endless data costs."""
 
 import argparse
-from pathlib import Path
 
 from rich.console import Console
 
 from sfr_cl.errors import ArgumentError
 
-from .. import runner
-from ..arguments import name_list, number_list
-from ..runner import Job
+from ..harness import options
+from ..harness.run import compare, work_through
 from . import data, limits, methods, settings, tune
+from .data import Stream
 from .experiment import Case
-from .tune import Trial
 
 COMMAND = "stream"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `sfr-cl stream`."""
-    parser.add_argument(
-        "--data",
-        type=name_list,
-        default=list(data.LOADERS),
-        metavar="A,B,...",
-        help=f"of {', '.join(data.LOADERS)} (default: all)",
-    )
-    parser.add_argument(
-        "--methods",
-        type=name_list,
-        default=list(methods.METHODS),
-        metavar="A,B,...",
-        help=f"of {', '.join(methods.METHODS)} (default: all)",
-    )
-    parser.add_argument(
-        "--seeds",
-        type=number_list,
-        default=[0],
-        metavar="A,B,...",
-        help="a row for each method and seed (default: 0)",
-    )
+    options.add_names(parser, "--data", data.LOADERS)
+    options.add_names(parser, "--methods", methods.METHODS)
+    options.add_seeds(parser, (0,), "a row for each method and seed")
     parser.add_argument("--samples", type=int, help="the first so many only (default: all)")
     other = parser.add_mutually_exclusive_group()
     other.add_argument(
@@ -52,61 +32,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="instead, measure ours: a million samples, and the latency of an answer",
     )
-    parser.add_argument(
-        "--data-root",
-        type=Path,
-        metavar="DIR",
-        help="where the data sets are (default: SFR_CL_DATA, then the user's cache)",
-    )
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="keep the rows that an earlier run has written, and add those that are missing",
-    )
+    options.add_data_root(parser)
+    options.add_resume(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run every method on every stream, and write the report: the exit code."""
-    from ..report import stream as report
+    from . import report
 
-    console = Console()
-    jobs: list[Case] | list[Trial] | list[Job] = (
-        limits.jobs() if arguments.limits else plan(arguments)
-    )
-    rows, status = runner.work_through(
-        jobs, arguments.out, COMMAND, resume=arguments.resume, console=console
-    )
-    if arguments.limits or not rows:
-        return status
+    out, resume = arguments.out, arguments.resume
+    if arguments.limits:
+        return work_through(limits.jobs(), out, COMMAND, resume=resume, console=Console())[1]
+    streams = load(arguments)
     if arguments.tune:
-        trials = [job for job in jobs if isinstance(job, Trial)]
-        return _say("settings", tune.write(rows, trials, arguments.out), console, status)
-    console.print(report.table(rows))
-    return _say("report", report.write(arguments.out, rows), console, status)
-
-
-def _say(what: str, path: Path, console: Console, status: int) -> int:
-    console.print(f"The {what}: {path}", soft_wrap=True, highlight=False, markup=False)
-    return status
-
-
-def plan(arguments: argparse.Namespace) -> list[Case] | list[Trial]:
-    """The rows asked for. All that can be refused is refused here."""
-    unknown = [name for name in arguments.methods if name not in methods.METHODS]
-    if unknown:
-        raise ArgumentError(
-            f"expected --methods of {', '.join(methods.METHODS)}; got {', '.join(unknown)}"
-        )
-    if arguments.samples is not None and arguments.samples < 2:
-        raise ArgumentError(f"expected --samples of at least 2, got {arguments.samples}")
-    streams = [
-        data.load(name, arguments.data_root).first(arguments.samples) for name in arguments.data
-    ]
-    if arguments.tune:
-        return tune.trials(streams, arguments.methods, arguments.seeds[0])
-    return [
+        trials = tune.trials(streams, arguments.methods, arguments.seeds[0])
+        return tune.run(trials, out, COMMAND, resume=resume)
+    cases = [
         Case(stream, method, seed, settings.of(stream.name, method))
         for stream in streams
         for seed in arguments.seeds
         for method in arguments.methods
+    ]
+    return compare(cases, out, COMMAND, report, resume=resume)
+
+
+def load(arguments: argparse.Namespace) -> list[Stream]:
+    """The streams asked for. All that can be refused is refused here."""
+    options.check_names("data", arguments.data, data.LOADERS)
+    options.check_names("methods", arguments.methods, methods.METHODS)
+    options.check_seeds(arguments.seeds)
+    if arguments.samples is not None and arguments.samples < 2:
+        raise ArgumentError(f"expected --samples of at least 2, got {arguments.samples}")
+    return [
+        data.load(name, arguments.data_root).first(arguments.samples) for name in arguments.data
     ]

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..runner import Row, is_row_of
+from rich.console import Console
+
+from ..harness.results import Row, write_file
+from ..harness.run import announce, is_row_of, work_through
 from . import settings
 from .data import Stream
 from .experiment import Case
@@ -37,6 +40,15 @@ def trials(streams: Sequence[Stream], methods: Sequence[str], seed: int) -> list
     ]
 
 
+def run(found: Sequence[Trial], out: Path, command: str, *, resume: bool) -> int:
+    """Run the trials, and write the settings: the exit code."""
+    console = Console()
+    rows, status = work_through(found, out, command, resume=resume, console=console)
+    if rows:
+        announce(console, "settings", write(rows, found, out))
+    return status
+
+
 def write(rows: Sequence[Row], found: Sequence[Trial], out: Path) -> Path:
     """The settings file in `out`: the package's, and over them what was chosen."""
     content: dict[str, Any] = settings.read()
@@ -51,9 +63,7 @@ def write(rows: Sequence[Row], found: Sequence[Trial], out: Path) -> Path:
         if len(tried) == len(own):
             best = min(tried, key=lambda trial: trial["nlpd"])
             content.setdefault(data, {})[method] = {"chosen": best["setting"], "tried": tried}
-    path = out / settings.NAME
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    return path
+    return write_file(out / settings.NAME, json.dumps(content, indent=2) + "\n")
 
 
 def score(row: Row) -> float:

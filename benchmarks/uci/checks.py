@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .summary import TITLES, Mean, Setting, Table, published
+from .summary import TITLES, Setting, Table, published
 
 MARGIN = 0.02
 """A method is behind another if its NLPD is higher by more than this plus one standard error."""
@@ -75,21 +75,23 @@ def _lines(table: Table, line: Callable[[str], Line | None]) -> list[Line]:
     return [found for data in table.data if (found := line(data)) is not None]
 
 
-def _line(data: str, against: str, difference: Mean) -> Line:
-    return Line(TITLES[data], against, difference.mean, MARGIN + difference.error)
+def _line(data: str, against: str, difference: float, error: float) -> Line:
+    return Line(TITLES[data], against, difference, MARGIN + error)
 
 
 def _paired(table: Table, data: str, first: Setting, second: Setting) -> Line | None:
     difference = table.difference(data, first, second)
-    return None if difference is None else _line(data, second[0], difference)
+    if difference is None:
+        return None
+    return _line(data, second[0], difference.mean, difference.error)
 
 
 def _published(table: Table, data: str) -> Line | None:
     mean = table.mean(data, ("sfr", True))
     if mean is None:
         return None
-    difference = Mean(mean.mean - published()[data, "sfr", True], mean.error)
-    return _line(data, "published sfr", difference)
+    difference = mean.mean - published()[data, "sfr", True]
+    return _line(data, "published sfr", difference, mean.error)
 
 
 def _ahead(table: Table, data: str) -> Line | None:

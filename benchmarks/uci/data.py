@@ -13,8 +13,6 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from sfr_cl.errors import ArgumentError
-
 from . import waveform
 
 Array = npt.NDArray[np.float64]
@@ -39,16 +37,6 @@ class Split:
         return self.train[0].shape[1]
 
 
-def check(names: list[str]) -> None:
-    """Refuse names of no data set."""
-    unknown = [name for name in names if name not in SETS]
-    if unknown or not names:
-        raise ArgumentError(
-            f"expected data to be of {', '.join(SETS)}; got {', '.join(unknown) or 'none'}: "
-            "check the names"
-        )
-
-
 def load(name: str) -> tuple[Array, Labels]:
     """All features [N, D] and labels [N]."""
     x, y = SETS[name](name)
@@ -56,7 +44,7 @@ def load(name: str) -> tuple[Array, Labels]:
 
 
 def split(name: str, seed: int) -> Split:
-    """70, 15 and 15 % of a set, each with the classes in the proportions of the whole."""
+    """70, 15 and 15 % of a set, each with the classes in the proportions of all rows."""
     x, y = load(name)
     indices = np.arange(len(y))
     train, held_out = train_test_split(indices, test_size=HELD_OUT, stratify=y, random_state=seed)

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..cl import measure
-from ..runner import DivergedError, Row, ShowShare
+from ..harness import measure
+from ..harness.results import Row
+from ..harness.run import ShowShare
 from . import laplace, methods, training
 from .methods import Method, Outcomes
 from .networks import Networks
@@ -79,18 +80,15 @@ class Case:
         """The row."""
         outcomes, y = self.results.outcomes(self.data, self.method, self.seed, self.m_percent, show)
         outcome = outcomes[self.tuned]
-        if not outcome.log_probs.isfinite().all():
-            raise DivergedError("expected finite predictions, got others")
-        bins = measure.reliability([(outcome.log_probs, y)])
+        accuracy = measure.accuracy(outcome.log_probs, y)
+        bins = measure.reliability(outcome.log_probs, y)
         return self.key | {
-            "nlpd": methods.nlpd(outcome.log_probs, y),
-            "accuracy": (outcome.log_probs.argmax(1) == y).double().mean().item(),
+            "nlpd": measure.nlpd(outcome.log_probs, y),
+            "accuracy": accuracy,
             "ece": bins.ece,
             "nlpd_valid": outcome.nlpd_valid,
             "prior_precision": outcome.prior_precision,
-            "reliability_confidence": bins.confidence,
-            "reliability_accuracy": bins.accuracy,
-            "reliability_count": bins.count,
+            **bins.columns,
         }
 
     def line(self, row: Row) -> str:

@@ -1,4 +1,4 @@
-"""The Laplace methods, on laplace-torch: the whole Gauss-Newton matrix over all P weights.
+"""The Laplace methods, on laplace-torch: the full Gauss-Newton matrix over all P weights.
 
 Tuning delta would factor that matrix for every value. Its eigenvectors serve them all: with
 H = V diag(lambda) V', V holding those of eigenvalues above zero, the posterior covariance is
@@ -19,9 +19,7 @@ from torch.func import functional_call, vmap
 from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, TensorDataset
 
-from sfr_cl import torchvision_operators
-
-from ..peers import quiet
+from ..harness.baselines import laplace_package, quiet
 from .methods import GRID, Outcomes, choose
 from .problem import Problem
 
@@ -77,11 +75,11 @@ class SpectralLaplace:
         """
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(NETWORKS, len(self.mean), generator=generator)
-        inside = noise @ self.vectors
-        outside = noise - inside @ self.vectors.mT
+        coordinates = noise @ self.vectors
+        rest = noise - coordinates @ self.vectors.mT
         for delta in deltas:
-            shrunk = inside / (self.values + delta).sqrt() @ self.vectors.mT
-            yield self._logits(x, self.mean + shrunk + outside / delta**0.5)
+            shrunk = coordinates / (self.values + delta).sqrt() @ self.vectors.mT
+            yield self._logits(x, self.mean + shrunk + rest / delta**0.5)
 
     @torch.no_grad()
     def _logits(self, x: Tensor, weights: Tensor) -> Tensor:
@@ -99,10 +97,11 @@ class SpectralLaplace:
         means, covariances = [], []
         for rows in x.split(CHUNK):
             jacobians, outputs = self.jacobians(rows)
-            inside = jacobians @ self.vectors
-            outside = jacobians @ jacobians.mT - inside @ inside.mT
+            coordinates = jacobians @ self.vectors
+            rest = jacobians @ jacobians.mT - coordinates @ coordinates.mT
             parts = [
-                inside / (self.values + delta) @ inside.mT + outside / delta for delta in deltas
+                coordinates / (self.values + delta) @ coordinates.mT + rest / delta
+                for delta in deltas
             ]
             covariances.append(torch.stack(parts))
             means.append(outputs)
@@ -156,8 +155,5 @@ def _posterior(problem: Problem) -> SpectralLaplace:
 
 
 def _full_laplace(network: nn.Module) -> Any:
-    torchvision_operators.declare()
-    from laplace import FullLaplace
-    from laplace.curvature import AsdlGGN
-
-    return FullLaplace(network, "classification", backend=AsdlGGN)
+    package = laplace_package()
+    return package.FullLaplace(network, "classification", backend=package.curvature.AsdlGGN)

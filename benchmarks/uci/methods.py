@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, Normal
 
 from sfr_cl import SFRPosterior
+from sfr_cl.core.tune import DELTAS, SCALES
 from sfr_cl.errors import SFRWarning
 from sfr_cl.likelihoods import MC_CHUNKS, MC_SAMPLES, CategoricalLikelihood
-from sfr_cl.core.tune import DELTAS, SCALES
 
+from ..harness.measure import nlpd
 from .problem import Problem
 
 GRID = DELTAS
@@ -62,11 +63,6 @@ def quietly() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SFRWarning)
         yield
-
-
-def nlpd(log_probs: Tensor, y: Tensor) -> float:
-    """Mean -log p(y | x)."""
-    return -log_probs.gather(1, y[:, None]).mean().item()
 
 
 def choose(problem: Problem, deltas: Sequence[float], log_probs: Sequence[Tensor]) -> Outcomes:

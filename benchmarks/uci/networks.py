@@ -1,4 +1,4 @@
-"""The trained networks of a run: made when first asked for, kept in its folder."""
+"""The trained networks of a run: trained when first asked for, saved in its folder."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,9 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from sfr_cl.errors import FileError
-from sfr_cl.io.files import replacing
 
-from ..runner import ShowShare
+from ..harness.results import write_file
+from ..harness.run import ShowShare
 from . import data, training
 from .data import Split
 from .problem import Problem
@@ -32,13 +32,13 @@ class Networks:
         if name not in self._problems:
             splits = {number: data.split(name, number) for number in self.seeds}
             decay = training.weight_decay(name)
-            networks = self._kept(name, splits[seed]) if self.reuse else {}
+            networks = self._saved(name, splits[seed]) if self.reuse else {}
             missing = [number for number in self.seeds if number not in networks]
             if missing:
                 parts = [splits[number] for number in missing]
                 trained = training.train(parts, missing, decay, show)
                 networks |= zip(missing, trained, strict=True)
-                self._keep(name, networks)
+                self._save(name, networks)
             self._problems[name] = {
                 number: Problem(name, number, split, networks[number], decay)
                 for number, split in splits.items()
@@ -51,17 +51,15 @@ class Networks:
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.safetensors"
 
-    def _keep(self, name: str, networks: Mapping[int, nn.Module]) -> None:
+    def _save(self, name: str, networks: Mapping[int, nn.Module]) -> None:
         tensors = {
             f"{seed}.{key}": value
             for seed, network in networks.items()
             for key, value in network.state_dict().items()
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with replacing(self._path(name)) as file:
-            file.write(save(tensors, self._protocol(name)))
+        write_file(self._path(name), save(tensors, self._protocol(name)))
 
-    def _kept(self, name: str, split: Split) -> dict[int, nn.Sequential]:
+    def _saved(self, name: str, split: Split) -> dict[int, nn.Sequential]:
         """By seed, those of the folder, whether this run asks for them or not."""
         path = self._path(name)
         if not path.exists():

@@ -2,12 +2,8 @@
 
 import argparse
 
-from rich.console import Console
-
-from sfr_cl.errors import ArgumentError
-
-from .. import runner
-from ..arguments import name_list, number_list
+from ..harness import options
+from ..harness.run import compare
 from . import data
 from .experiment import Case, Results, figure_cases, table_cases
 from .networks import Networks
@@ -23,29 +19,16 @@ each of six classes, nor Ionosphere."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `sfr-cl uci`."""
-    parser.add_argument(
-        "--data",
-        type=name_list,
-        metavar="A,B,...",
-        help=f"of {', '.join(data.SETS)} (default: all; those of the paper's figure with --figure)",
+    options.add_names(
+        parser, "--data", data.SETS, default="all; those of the paper's figure with --figure"
     )
-    parser.add_argument(
-        "--seeds",
-        type=number_list,
-        default=SEEDS,
-        metavar="A,B,...",
-        help="splits and networks (default: 0,1,2,3,4)",
-    )
+    options.add_seeds(parser, SEEDS, "splits and networks")
     parser.add_argument(
         "--figure",
         action="store_true",
         help="NLPD against M instead of the table; rows in --out are kept, networks used again",
     )
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="keep the rows and networks that an earlier run has written, and add what is missing",
-    )
+    options.add_resume(parser, "rows and networks")
 
 
 def plan(arguments: argparse.Namespace) -> list[Case]:
@@ -53,11 +36,8 @@ def plan(arguments: argparse.Namespace) -> list[Case]:
     names = arguments.data
     if names is None:
         names = IN_FIGURE if arguments.figure else list(data.SETS)
-    data.check(names)
-    if not arguments.seeds or min(arguments.seeds) < 0:
-        raise ArgumentError(
-            f"expected seeds that are whole numbers from 0, got {arguments.seeds}: name some"
-        )
+    options.check_names("data", names, data.SETS)
+    options.check_seeds(arguments.seeds)
     keep = arguments.resume or arguments.figure
     networks = Networks(arguments.out / "networks", arguments.seeds, reuse=keep)
     results = Results(networks)
@@ -68,16 +48,7 @@ def plan(arguments: argparse.Namespace) -> list[Case]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make the rows that are missing, then the report: the exit code."""
-    from ..report import uci as report
+    from . import report
 
-    console = Console()
-    cases = plan(arguments)
     resume = arguments.resume or arguments.figure
-    rows, status = runner.work_through(
-        cases, arguments.out, COMMAND, resume=resume, console=console
-    )
-    if rows:
-        path = report.write(arguments.out, rows)
-        console.print(report.table(rows))
-        console.print(f"The report: {path}", soft_wrap=True, highlight=False, markup=False)
-    return status
+    return compare(plan(arguments), arguments.out, COMMAND, report, resume=resume)

@@ -1,15 +1,13 @@
 """Rows gathered: each method's mean over seeds beside the published one, and paired differences."""
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
-from statistics import fmean, stdev
-from typing import Any
 
-Row = Mapping[str, Any]
+from ..harness.results import Row
+from ..report.seeds import Spread
+
 Setting = tuple[str, bool]
 """A method, and whether delta was tuned."""
 
@@ -26,24 +24,6 @@ TITLES = {
 METHODS = ("nn map", "bnn", "glm", "gp subset", "sfr", "sfr (ours)")
 M_PERCENT = 20
 """Of the table."""
-
-
-@dataclass(frozen=True)
-class Mean:
-    """Over seeds; the standard error is zero for one seed."""
-
-    mean: float
-    error: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Mean":
-        """Of at least one value.
-
-        >>> Mean.of([1.0, 3.0])
-        Mean(mean=2.0, error=1.0)
-        """
-        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-        return cls(fmean(values), error)
 
 
 class Table:
@@ -63,16 +43,14 @@ class Table:
             if (row["data"], row["method"], row["tuned"]) == (data, method, tuned)
         }
 
-    def mean(self, data: str, setting: Setting, measure: str = "nlpd") -> Mean | None:
+    def mean(self, data: str, setting: Setting, measure: str = "nlpd") -> Spread | None:
         """Over seeds, if there are rows."""
-        values = list(self.by_seed(data, setting, measure).values())
-        return Mean.of(values) if values else None
+        return Spread.of(self.by_seed(data, setting, measure).values())
 
-    def difference(self, data: str, first: Setting, second: Setting) -> Mean | None:
+    def difference(self, data: str, first: Setting, second: Setting) -> Spread | None:
         """Mean of first - second over the seeds both have."""
         ours, theirs = self.by_seed(data, first), self.by_seed(data, second)
-        both = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-        return Mean.of(both) if both else None
+        return Spread.of(ours[seed] - theirs[seed] for seed in ours if seed in theirs)
 
     def settings(self, *, tuned: bool) -> list[Setting]:
         """Those with rows, in the order of the paper."""

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..runner import ShowShare
+from ..harness.networks import mlp, seeded
+from ..harness.run import ShowShare
 from .data import Split
 
 HIDDEN = 50
@@ -49,15 +50,8 @@ def protocol(data: str) -> dict[str, float]:
 
 def new_network(num_features: int, num_classes: int, seed: int) -> nn.Sequential:
     """Two hidden layers, as torch initialises them."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Linear(num_features, HIDDEN),
-            nn.Tanh(),
-            nn.Linear(HIDDEN, HIDDEN),
-            nn.Tanh(),
-            nn.Linear(HIDDEN, num_classes),
-        )
+    with seeded(seed):
+        return mlp(num_features, HIDDEN, HIDDEN, num_classes, activation=nn.Tanh)
 
 
 def train(

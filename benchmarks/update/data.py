@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfr_cl.errors import ArgumentError, DataError
+from sfr_cl.errors import DataError
 
-from ..data_roots import roots
+from ..harness.datasets import find
 
 FEATURES = {"airfoil": 5, "boston": 13, "protein": 9}
 """The data sets, and the columns before the target."""
@@ -64,19 +64,8 @@ class Halves:
 
 def load(name: str, data_root: Path | None = None) -> Table:
     """The table `regression/NAME.csv` of the first data root that has it."""
-    if name not in FEATURES:
-        raise ArgumentError(f"expected data of {', '.join(FEATURES)}, got {name!r}: check the name")
-    file = Path("regression", f"{name}.csv")
-    candidates = roots(data_root)
-    path = next((root / file for root in candidates if (root / file).is_file()), None)
-    if path is None:
-        places = ", ".join(str(root) for root in candidates)
-        raise DataError(
-            f"expected {name} under one of {places}, got none: put the table into a folder and "
-            f"name it with --data-root DATA_ROOT or SFR_CL_DATA\n"
-            f"  DATA_ROOT/{file.as_posix()}: {FEATURES[name]} features, then the target, "
-            f"separated by commas, no header"
-        )
+    content = f"{FEATURES[name]} features, then the target, separated by commas, no header"
+    path = find(f"regression/{name}.csv", data_root, content)
     try:
         rows = np.loadtxt(path, delimiter=",", ndmin=2)
     except ValueError as error:

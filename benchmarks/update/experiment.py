@@ -4,14 +4,14 @@ import copy
 import statistics
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 
 from sfr_cl import SFRPosterior
 
-from ..runner import ShowShare
-from ..timing import processor_seconds, processor_timed
+from ..harness.results import Row
+from ..harness.run import ShowShare
+from ..harness.timing import processor_seconds, processor_timed
 from . import data, training
 from .data import Halves, Pairs, Table
 from .training import Trained
@@ -59,7 +59,7 @@ class Case:
     mean: str
 
     @property
-    def key(self) -> dict[str, Any]:
+    def key(self) -> Row:
         """What tells this row from others; also the row's first columns."""
         settings = {
             "num_inducing": NUM_INDUCING[self.problem.name],
@@ -82,7 +82,7 @@ class Case:
     def label(self) -> str:
         return f"{self.problem.name}, seed {self.problem.seed}, {self.kernel}, {self.mean}"
 
-    def run(self, show: ShowShare) -> dict[str, Any]:
+    def run(self, show: ShowShare) -> Row:
         """The row."""
         problem, halves = self.problem, self.problem.halves
         problem.show = show
@@ -118,7 +118,7 @@ class Case:
             mean=self.mean,
         ).fit(train)
 
-    def line(self, row: dict[str, Any]) -> str:
+    def line(self, row: Row) -> str:
         """The row in short."""
         names = ("nlpd_before", "nlpd_updated", "nlpd_retrained")
         return "  ".join(f"{row[name]:.4g}" for name in names)
@@ -127,15 +127,15 @@ class Case:
 def update_seconds(posterior: SFRPosterior, late: Pairs, x: torch.Tensor) -> tuple[float, float]:
     """Medians of the processor seconds of `update(late)`, and of the first prediction after it.
 
-    The posterior stays as it is: twins are updated. The first prediction learns noise and prior
-    precision anew, and factors.
+    The posterior stays as it is: copies are updated. The first prediction learns noise and prior
+    precision again, and factors.
     """
 
     def once() -> tuple[float, float]:
-        twin = copy.copy(posterior)
+        updated = copy.copy(posterior)
         return (
-            processor_seconds(lambda: twin.update(late)),
-            processor_seconds(lambda: twin.predict(x)),
+            processor_seconds(lambda: updated.update(late)),
+            processor_seconds(lambda: updated.predict(x)),
         )
 
     found = [once()]

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..runner import ShowShare
+from ..harness.networks import mlp, seeded
+from ..harness.run import ShowShare
 from .data import Pairs, Part
 
 HIDDEN = 128
@@ -44,15 +45,8 @@ class Trained:
 
 def new_network(num_features: int, seed: int) -> nn.Sequential:
     """Two hidden layers, tanh, as torch initialises them."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Linear(num_features, HIDDEN),
-            nn.Tanh(),
-            nn.Linear(HIDDEN, HIDDEN),
-            nn.Tanh(),
-            nn.Linear(HIDDEN, 1),
-        )
+    with seeded(seed):
+        return mlp(num_features, HIDDEN, HIDDEN, 1, activation=nn.Tanh)
 
 
 def train(part: Part, seed: int, show: ShowShare = lambda _: None) -> Trained:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sfr_cl.benchmarks import figure1
+from sfr_cl.benchmarks.figure1 import run as figure1
 
 
 @pytest.fixture(scope="module")

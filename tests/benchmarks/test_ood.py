@@ -1,6 +1,5 @@
 """`sfr-cl ood`: scores on a toy case, every method on small images, the report, bad input."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +7,14 @@ import pytest
 import torch
 
 from sfr_cl.benchmarks import cli
-from sfr_cl.benchmarks.cl import data
-from sfr_cl.benchmarks.cl.data import Data
-from sfr_cl.benchmarks.ood import experiment, methods, problem, training
+from sfr_cl.benchmarks.harness import images as harness_images
+from sfr_cl.benchmarks.harness.images import Data
+from sfr_cl.benchmarks.ood import experiment, methods, problem, report, training
 from sfr_cl.benchmarks.ood.experiment import auroc, entropy, measures
 from sfr_cl.benchmarks.ood.methods import Moments, Predictions
-from sfr_cl.benchmarks.report import ood as report
-from sfr_cl.benchmarks.report.ood_summary import checks, directions
+from sfr_cl.benchmarks.ood.summary import checks, directions
 from support.oracles import jacobian
+from support.results import rows_in
 
 Row = dict[str, Any]
 
@@ -63,7 +62,7 @@ def test_scores_of_a_toy_case() -> None:
     assert entropy(torch.cat([even, sure])).tolist() == pytest.approx([1.3863, 0.0], abs=1e-4)
 
 
-def test_variance_alone_tells_strangers_with_the_same_mean() -> None:
+def test_variance_alone_tells_ood_images_with_the_same_mean() -> None:
     mean = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
     near, far = torch.full((2, 2), 0.1), torch.full((2, 2), 9.0)
     known = Predictions(Moments(mean, near), Moments(mean, far), 1.0, "probit")
@@ -98,13 +97,13 @@ def test_every_method_keeps_the_accuracy_and_has_its_scores(
         assert row["auroc_variance"] > 0.8
 
 
-def test_peer_is_what_laplace_torch_predicts(small: problem.Problem) -> None:
-    peer = methods.laplace("KronLaplace", methods.trainable(small.network))
+def test_baseline_is_what_laplace_torch_predicts(small: problem.Problem) -> None:
+    baseline = methods.laplace("KronLaplace", methods.trainable(small.network))
     with methods.quiet():
-        peer.fit(methods.loader(*small.fitted))
-        (found,) = methods.peer_moments(peer, small.test.x, [3.0])
-        peer.prior_precision = 3.0
-        mean, covariance = peer._glm_predictive_distribution(small.test.x)
+        baseline.fit(methods.loader(*small.fitted))
+        (found,) = methods.baseline_moments(baseline, small.test.x, [3.0])
+        baseline.prior_precision = 3.0
+        mean, covariance = baseline._glm_predictive_distribution(small.test.x)
     assert torch.allclose(found.mean, mean, atol=1e-5)
     assert found.variance is not None
     diagonal = covariance.diagonal(dim1=1, dim2=2)
@@ -121,15 +120,10 @@ def test_subset_holds_the_inducing_inputs_alone(small: problem.Problem) -> None:
     assert torch.equal(small.fitted.y[torch.stack(rows)], labels)
 
 
-def rows_in(out: Path) -> list[Row]:
-    rows: list[Row] = json.loads((out / "results.json").read_text(encoding="utf-8"))["rows"]
-    return rows
-
-
 def test_command_writes_everything_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data, "load", images)
+    monkeypatch.setattr(harness_images, "idx", images)
     options = ["ood", "--out", str(tmp_path), "--seeds", "0"]
     assert cli.main([*options, "--methods", "map"]) == 0
     first = rows_in(tmp_path)

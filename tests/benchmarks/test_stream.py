@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from sfr_cl.benchmarks.cli import main
-from sfr_cl.benchmarks.exit_codes import DONE, WRONG_USE
+from sfr_cl.benchmarks.harness.exit_codes import DONE, WRONG_USE
 from sfr_cl.benchmarks.stream import data, limits, settings
 from sfr_cl.benchmarks.stream.methods import METHODS
+from support.results import rows_in
 
 KEYS = {"data", "method", "seed", "accuracy", "nlpd", "samples_per_second"}
 SAMPLES = 60
@@ -31,7 +32,7 @@ def test_every_method_makes_a_row(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ["stream", "--data", "elec2", "--samples", str(SAMPLES), "--data-root", str(root)]
     assert main([*words, "--out", str(out)]) == DONE
-    rows = json.loads((out / "results.json").read_text())["rows"]
+    rows = rows_in(out)
     assert [row["method"] for row in rows] == list(METHODS)
     for row in rows:
         assert row.keys() >= KEYS
@@ -43,14 +44,14 @@ def test_every_method_makes_a_row(root: Path, tmp_path: Path) -> None:
     assert (out / "elec2.png").stat().st_size > 1000
     before = rows
     assert main([*words, "--out", str(out), "--resume"]) == DONE
-    assert json.loads((out / "results.json").read_text())["rows"] == before
+    assert rows_in(out) == before
 
 
 def test_tuning_gives_every_method_its_best_value(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ["stream", "--tune", "--data", "elec2", "--samples", "30", "--data-root", str(root)]
     assert main([*words, "--out", str(out)]) == DONE
-    rows = json.loads((out / "results.json").read_text())["rows"]
+    rows = rows_in(out)
     found = json.loads((out / "settings.json").read_text())["elec2"]
     assert set(found) == set(METHODS) - {"no-change"}
     for method, choice in found.items():
@@ -99,7 +100,7 @@ def test_wrong_use_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.delenv("SFR_CL_DATA", raising=False)
-    monkeypatch.setattr("sfr_cl.benchmarks.data_roots.user_cache_path", lambda _: tmp_path)
+    monkeypatch.setattr("sfr_cl.benchmarks.harness.datasets.user_cache_path", lambda _: tmp_path)
     assert main(["stream", *words, "--out", str(tmp_path / "out")]) == WRONG_USE
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "out").exists()

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sfr_cl import SFRPosterior
-from sfr_cl.errors import ArgumentError, MismatchError
 from sfr_cl.core.transfer import Sites
+from sfr_cl.errors import ArgumentError, MismatchError
 from support.oracles import ntk
 from support.posteriors import CLASSES, data, fitted, inputs, mlp
 

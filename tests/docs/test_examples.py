@@ -48,7 +48,7 @@ def test_readme_has_python_blocks() -> None:
 def test_readme_tables_are_the_results() -> None:
     """No figure is written by hand: each comes from the file its command made."""
     text = README.read_text()
-    docs = README.parent / "docs"
+    docs = README.parent / "docs" / "results"
     figure1 = json.loads((docs / "figure1" / "results.json").read_text())["rows"]
     for row in figure1:
         if row["method"] != "fitted on all":

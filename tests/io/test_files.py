@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from sfr_cl import SFRError, SFRPosterior
-from sfr_cl.io import files
 from sfr_cl.errors import FileError, MismatchError
+from sfr_cl.io import files
 from support.posteriors import (
     FEATURES,
     OUTPUTS,

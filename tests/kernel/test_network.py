@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from sfr_cl import SFRError, SFRPosterior
-from sfr_cl.benchmarks.networks import Remembers
+from sfr_cl.benchmarks.harness.kernel_cases import Remembers
 
 
 class Odd(nn.Module):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sfr_cl import SFRPosterior
-from sfr_cl.benchmarks.networks import CASES, Case
+from sfr_cl.benchmarks.harness.kernel_cases import CASES, Case
 from sfr_cl.data.inputs import length
 from sfr_cl.kernel import TangentKernel, tangent
 from sfr_cl.kernel.network import FrozenNetwork

@@ -47,9 +47,3 @@ def command(name: str, out: Path, *options: str) -> int:
     file.write_text(json.dumps(SHORT), encoding="utf-8")
     shared = ["--memory", str(MEMORY), "--settings", str(file), "--out", str(out)]
     return cli.main([name, *shared, *options])
-
-
-def rows_in(out: Path) -> list[dict[str, Any]]:
-    content = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    rows: list[dict[str, Any]] = content["rows"]
-    return rows

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfr_cl.benchmarks.report import cl
+from sfr_cl.benchmarks.cl import report
 
 Row = dict[str, Any]
 
@@ -105,4 +105,4 @@ def full_report(factory: pytest.TempPathFactory) -> Path:
     """A report with every strategy, written once for all tests."""
     folder = factory.getbasetemp() / "full-report"
     page = folder / "report.html"
-    return page if page.exists() else cl.write(folder, make_rows(list(CHARACTERS)))
+    return page if page.exists() else report.write(folder, make_rows(list(CHARACTERS)))

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from sfr_cl import SFRPosterior, StreamingPosterior
-from sfr_cl.core.sums import DualSums
 from sfr_cl.core.state import State
+from sfr_cl.core.sums import DualSums
 from support.posteriors import OUTPUTS, data, inputs, mlp
 
 ROWS = 90

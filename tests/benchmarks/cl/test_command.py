@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sfr_cl.benchmarks import cli, runner
+from sfr_cl.benchmarks import cli
 from sfr_cl.benchmarks.cl.experiment import Case
 from sfr_cl.benchmarks.cl.settings import Setting
-from support.cl_runs import SHORT, command, rows_in, short_case
+from sfr_cl.benchmarks.harness import run as runner
+from support.cl_runs import SHORT, command, short_case
+from support.results import rows_in
 
 
 def test_command_writes_table_results_and_report(

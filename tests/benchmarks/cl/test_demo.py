@@ -9,7 +9,7 @@ import pytest
 from sfr_cl.benchmarks.cl import demo, experiment
 from support.paths import ROOT
 
-RESULTS = ROOT / "docs" / "digits" / "results.json"
+RESULTS = ROOT / "docs" / "results" / "digits" / "results.json"
 PROMISED = {"naive", "ewc", "replay", "der++", "sfr", "sfr-condition", "joint"}
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sfr_cl.benchmarks.cl import strategies
-from sfr_cl.benchmarks.cl.measure import BINS
 from sfr_cl.benchmarks.cl.strategies import RECIPES, Stores
+from sfr_cl.benchmarks.harness.measure import BINS
 from support.cl_runs import DIGITS, MEMORY, short_case, short_row
 
 API_KEYS = {

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from sfr_cl.benchmarks.cl import data, networks, scenarios
-from sfr_cl.benchmarks.cl.data import Data
 from sfr_cl.benchmarks.cl.scenarios import Scenario
+from sfr_cl.benchmarks.harness.images import Data
 from sfr_cl.errors import ArgumentError, DataError
 
 DIGITS = data.load("digits")

@@ -11,7 +11,8 @@ from torch import Tensor
 from sfr_cl.benchmarks.cl import run, settings, tune
 from sfr_cl.benchmarks.cl.strategies import RECIPES
 from sfr_cl.errors import FileError
-from support.cl_runs import DIGITS, MEMORY, SHORT, command, rows_in
+from support.cl_runs import DIGITS, MEMORY, SHORT, command
+from support.results import rows_in
 
 PACKAGED = sorted(Path(settings.__file__).with_name("settings").glob("*.json"))
 

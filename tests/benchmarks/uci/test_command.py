@@ -1,23 +1,17 @@
 """A shortened run of `sfr-cl uci`: rows, report, figure, resuming, refusals."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sfr_cl.benchmarks import cli
-from sfr_cl.benchmarks.report import uci as report
-from sfr_cl.benchmarks.uci import experiment, run, training
+from sfr_cl.benchmarks.uci import experiment, report, run, training
 from sfr_cl.benchmarks.uci.checks import checks
 from sfr_cl.benchmarks.uci.summary import METHODS, TITLES, Table, published
+from support.results import rows_in
 
 KEYS = {"data", "method", "tuned", "seed", "m_percent", "nlpd", "accuracy", "ece"}
-
-
-def rows_in(out: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads((out / "results.json").read_text())["rows"]
-    return rows
 
 
 @pytest.fixture
@@ -87,7 +81,7 @@ def test_rows_of_another_protocol_are_made_again(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--data", "iris"], "expected data to be of australian"),
+        (["--data", "iris"], "expected data of australian"),
         (["--data", ""], "got none"),
         (["--seeds", "-1"], "expected seeds"),
     ],
@@ -167,7 +161,7 @@ def test_page_names_what_is_missing() -> None:
     assert "Without all rows: Digits, glm." in report.markdown(some)
 
 
-def test_published_table_is_whole() -> None:
+def test_published_table_is_complete() -> None:
     assert len(published()) == 8 * 9
     assert published()["digits", "glm", False] == 3.11
     assert published()["waveform", "sfr", True] == 0.32

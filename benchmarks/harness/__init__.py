@@ -1,0 +1,1 @@
+"""What every experiment shares: options, jobs, results, data sets, measures and baselines."""
