@@ -131,6 +131,10 @@ class CategoricalLikelihood(Likelihood):
     At f = 0 the sums hold onehot(y) and a unit weight, and are read with the number of classes seen
     by then: a = onehot(y) - 1/C, b = 1/C (the curvature on centred outputs), so that a class may
     appear at any time.
+
+    >>> likelihood = CategoricalLikelihood()
+    >>> likelihood.gradient(torch.zeros(1, 4), torch.tensor([2]))
+    tensor([[-0.2500, -0.2500,  0.7500, -0.2500]])
     """
 
     name = "classification"
@@ -182,7 +186,11 @@ class CategoricalLikelihood(Likelihood):
 
 
 class BernoulliLikelihood(Likelihood):
-    """y in {0, 1} with p = sigmoid(f), one logit: a = y - p, b = p (1 - p)."""
+    """y in {0, 1} with p = sigmoid(f), one logit: a = y - p, b = p (1 - p).
+
+    >>> BernoulliLikelihood().curvature(torch.zeros(1, 1), torch.ones(1, 1))
+    tensor([[0.2500]])
+    """
 
     name = "binary"
     has_logits = True
@@ -222,6 +230,16 @@ class GaussianLikelihood(Likelihood):
 
     Its sums are made at s2 = 1 and rescaled when read, so that the noise may change afterwards:
     with ``learn`` it is the one that maximises the evidence of all data in the sums.
+
+    Args:
+        noise_variance: s2; with ``learn`` where it starts.
+        learn: whether it is learned.
+
+    Raises:
+        ArgumentError: the noise is not positive.
+
+    >>> GaussianLikelihood(0.25).predictive(torch.zeros(1, 1), torch.zeros(1, 1), "map").stddev
+    tensor([[0.5000]])
     """
 
     name = "regression"

@@ -80,6 +80,11 @@ class SFRPosterior:
         dtype: precision the network and its kernel are evaluated in; the sums are in float64.
             ``torch.float32`` is faster, and good to about three digits.
 
+    Raises:
+        ArgumentError: an option has a value that can't be used, or does not fit another.
+
+    Every error is an :class:`~sfr_cl.errors.SFRError`, and leaves the posterior as it was.
+
     >>> import torch
     >>> _ = torch.manual_seed(0)
     >>> x = torch.linspace(-1, 1, 40)[:, None]
@@ -134,6 +139,15 @@ class SFRPosterior:
         Args:
             data: a ``DataLoader``, a ``Dataset``, a pair ``(x, y)`` or an iterable of pairs: as a
                 rule the data the network was trained on. Nothing is trained.
+
+        Returns:
+            The posterior itself.
+
+        Raises:
+            DataError: inputs or targets that can't be used, or fewer than inducing inputs wanted.
+            DataTypeError: data of another type, or that can be walked through only once.
+            MemoryLimitError: more inducing inputs, or a larger batch, than memory holds.
+            FactorizationError: a kernel matrix that is not positive definite.
         """
         batches = Batches(data, self._spec.batch_size or FIRST_BATCH)
         state = self._empty(batches)
@@ -148,6 +162,16 @@ class SFRPosterior:
 
         Args:
             data: what inducing inputs are chosen from, unless they were given themselves.
+
+        Returns:
+            The posterior itself.
+
+        Raises:
+            ArgumentError: neither inducing inputs nor data to choose them from.
+
+        >>> z = torch.linspace(-1, 1, 5)[:, None]
+        >>> SFRPosterior(torch.nn.Linear(1, 2), "classification", inducing=z).init().num_data
+        0
         """
         size = self._spec.batch_size or FIRST_BATCH
         state = self._empty(None if data is None else Batches(data, size))
@@ -161,6 +185,12 @@ class SFRPosterior:
             sites: of a posterior (:attr:`sites`), or of several, joined. They bring their
                 inducing inputs, and are read as they are: what the weights have changed of f
                 meanwhile is not in them.
+
+        Returns:
+            The posterior itself.
+
+        Raises:
+            MismatchError: sites of another number of kernels or outputs.
         """
         state = self._empty(None, sites.z)
         if state.sums.weight.shape != sites.sums.weight.shape:
@@ -175,7 +205,17 @@ class SFRPosterior:
 
     @torch.inference_mode(False)
     def select(self, data: Data) -> Tensor:
-        """Which rows of ``data`` would become inducing inputs, ``[M]``, by the selector given."""
+        """Which rows of some data would become inducing inputs.
+
+        Args:
+            data: that can be walked through twice.
+
+        Returns:
+            Their indices, ``[M]``, by the selector that was given as ``inducing``.
+
+        Raises:
+            ArgumentError: the selector does not choose rows of the data.
+        """
         batches = Batches(data, self._spec.batch_size or FIRST_BATCH)
         selector = as_selector(self._inducing, batches)
         if not hasattr(selector, "indices"):
@@ -196,7 +236,18 @@ class SFRPosterior:
 
     @torch.inference_mode(False)
     def update(self, data: Data) -> SFRPosterior:
-        """Absorb more data by conditioning: exact, in any order, in batches of any size."""
+        """Absorb more data by conditioning: exact, in any order, in batches of any size.
+
+        Args:
+            data: as of :meth:`fit`; it may also be an iterator.
+
+        Returns:
+            The posterior itself.
+
+        Raises:
+            NotFittedError: there are no inducing inputs yet.
+            DataError: inputs or targets that can't be used.
+        """
         return self._adopt(self.state.add(self._sums(data)))
 
     def absorption(self) -> Absorption:
@@ -215,22 +266,49 @@ class SFRPosterior:
         Args:
             data: the samples to take out.
             weight: what discounting has left of them: gamma after one ``discount(gamma)``.
+
+        Returns:
+            The posterior itself.
+
+        Raises:
+            DataError: samples that can't have been absorbed.
         """
         sums = self._sums(data) * positive("weight", weight)
         return self._adopt(self.state.remove(sums))
 
     def discount(self, gamma: float) -> SFRPosterior:
-        """Give all data seen so far the weight ``gamma``, at most 1."""
+        """Give all data seen so far another weight.
+
+        Args:
+            gamma: what is left of it, in (0, 1].
+
+        Returns:
+            The posterior itself.
+        """
         gamma = fraction("gamma", gamma)
         return self._adopt(self.state.with_sums(self.state.sums * gamma))
 
     def with_prior_precision(self, prior_precision: float) -> SFRPosterior:
-        """The same data at another delta; this posterior stays as it is."""
+        """The same data at another delta.
+
+        Args:
+            prior_precision: delta.
+
+        Returns:
+            Another posterior; this one stays as it is.
+        """
         delta = positive("prior_precision", prior_precision)
         return copy.copy(self)._adopt(self.state.with_spec(prior_precision=delta))
 
     def __add__(self, other: SFRPosterior) -> SFRPosterior:
-        """Merge two workers' posteriors over the same network and inducing inputs."""
+        """Merge two workers' posteriors over the same network and inducing inputs.
+
+        Returns:
+            A posterior of the data of both; they stay as they are.
+
+        Raises:
+            MismatchError: they differ in anything but their data.
+        """
         if not isinstance(other, SFRPosterior):
             return NotImplemented
         mine, theirs = self.state, other.state
@@ -258,6 +336,12 @@ class SFRPosterior:
         """Add inducing inputs. Predictions stay as they are until more data is absorbed.
 
         What was absorbed before has no part in the new directions, and can't be forgotten any more.
+
+        Args:
+            z: more inputs.
+
+        Returns:
+            The posterior itself.
         """
         basis = inducing(self.state)
         z = basis.network.prepare(z)
@@ -269,6 +353,12 @@ class SFRPosterior:
         """Exchange the inducing inputs: what was absorbed is projected onto the new ones.
 
         Dropping some, what remains is exact; in new places f is what the old ones say of it.
+
+        Args:
+            z: all inducing inputs from now on.
+
+        Returns:
+            The posterior itself.
         """
         basis = inducing(self.state)
         z = basis.network.prepare(z, "inducing inputs")
@@ -281,6 +371,16 @@ class SFRPosterior:
         A shared kernel remains that of the first outputs; all else is as if the new classes had
         been there from the start. Linearised at the prior, such a posterior needs no grown network,
         only the number of outputs.
+
+        Args:
+            network: the grown network, or the number of outputs.
+
+        Returns:
+            The posterior itself.
+
+        Raises:
+            MismatchError: fewer outputs than before, or other weights.
+            ArgumentError: a posterior whose kernels are the network's outputs can't grow freely.
         """
         state, spec = self.state, self._spec
         if isinstance(network, int):
@@ -311,6 +411,10 @@ class SFRPosterior:
     def predict_f(self, x: Inputs, *, full_cov: bool = False) -> Normal | MultivariateNormal:
         """The posterior of the latent function f.
 
+        Args:
+            x: inputs.
+            full_cov: whether to give the covariance between inputs.
+
         Returns:
             ``Normal`` with mean and variance ``[B, C]``. With ``full_cov``, a
             ``MultivariateNormal`` over the B inputs for each of the C outputs: mean ``[C, B]``,
@@ -324,6 +428,13 @@ class SFRPosterior:
         """What :meth:`predict_f` would give under other prior precisions.
 
         One pass over the inputs and one factorisation serve any number of them.
+
+        Args:
+            x: inputs.
+            prior_precisions: values of delta.
+
+        Returns:
+            ``Normal`` with mean and variance ``[B, C]`` for each delta.
         """
         deltas = [positive("prior_precision", delta) for delta in prior_precisions]
         return latents(Sweep(self.state, deltas), x)
@@ -336,6 +447,12 @@ class SFRPosterior:
         variance it does not grow with the kernel: what counts is whether the directions of weight
         space that move f at an input were seen in the data. Directions that no inducing input has
         count as never seen.
+
+        Args:
+            x: inputs.
+
+        Returns:
+            Numbers in [0, 1], ``[B]``.
         """
         return self._predictor().novelty(x)
 
@@ -349,6 +466,12 @@ class SFRPosterior:
                 (moderated logits), ``"mc"`` (sampled), ``"map"`` (the mean's). By default
                 ``"map"`` when linearised at the prior, whose logits are moderate already, and
                 ``"probit"`` at the network.
+
+        Returns:
+            Of a batch of B inputs; its ``log_prob`` takes targets as :meth:`fit` does.
+
+        Raises:
+            DataError: inputs that can't be used, or so large that predictions overflow.
         """
         if link is not None:
             choice("link", link, LINKS)
@@ -356,7 +479,14 @@ class SFRPosterior:
 
     @torch.inference_mode(False)
     def nlpd(self, data: Data) -> float:
-        """Mean negative log predictive density of data, summed over outputs."""
+        """Mean negative log predictive density of data, summed over outputs.
+
+        Args:
+            data: as of :meth:`fit`.
+
+        Returns:
+            Nats per sample.
+        """
         state, predictor = self.state, self._predictor()
         total, count = 0.0, 0
         for x, y in state.checked(Batches(data, state.basis.batch_size)):
@@ -365,7 +495,11 @@ class SFRPosterior:
         return total / count
 
     def log_marginal_likelihood(self) -> float:
-        """The log evidence of all data absorbed, under the Gaussian sites of its likelihood."""
+        """The log evidence of all data absorbed, under the Gaussian sites of its likelihood.
+
+        Raises:
+            DataError: there is no data.
+        """
         self._require_data()
         return self.solved.log_evidence
 
@@ -376,6 +510,15 @@ class SFRPosterior:
         Every candidate costs products only: the sums are made once and rescaled. With validation
         data and a likelihood with logits, one scale of the logits is chosen along with it. What is
         chosen stays, whatever is absorbed, until :meth:`fit` starts again.
+
+        Args:
+            validation: data that was not absorbed, as of :meth:`fit`.
+
+        Returns:
+            The posterior itself.
+
+        Raises:
+            DataError: no data was absorbed.
         """
         self._require_data()
         state = self.state
@@ -395,6 +538,16 @@ class SFRPosterior:
         P_c is the identity for outputs no datum has observed. It does not depend on the prior
         precision (unless a noise is learned with it). The published curvature is that of
         ``linearize_at="network"``.
+
+        Args:
+            network: the network being trained, with at least as many outputs.
+
+        Returns:
+            A scalar, differentiable with respect to the network's parameters.
+
+        Raises:
+            DataError: no data was absorbed.
+            MismatchError: the network has fewer outputs.
         """
         cast = self._penalty
         if cast is None or cast.like(network) is not cast:
@@ -485,7 +638,17 @@ class SFRPosterior:
         return {"tensors": tensors, "values": {**values, "logit_scale": self.logit_scale}}
 
     def load_state_dict(self, state: dict[str, Any]) -> SFRPosterior:
-        """Adopt what :meth:`state_dict` gave. The network lends its architecture only."""
+        """Adopt what :meth:`state_dict` gave. The network lends its architecture only.
+
+        Args:
+            state: what :meth:`state_dict` gave.
+
+        Returns:
+            The posterior itself.
+
+        Raises:
+            MismatchError: a part is missing, or belongs to another likelihood, option or network.
+        """
         tensors, values = (
             snapshot.part(state, "tensors", dict),
             snapshot.part(state, "values", dict),
@@ -500,7 +663,11 @@ class SFRPosterior:
         return self._adopt(restored, logit_scale=scale)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the posterior to a safetensors file, atomically."""
+        """Write the posterior to a safetensors file, atomically.
+
+        Args:
+            path: of the file; one that is there is replaced.
+        """
         state = self.state_dict()
         files.write(path, state["tensors"], state["values"])
 
@@ -518,6 +685,13 @@ class SFRPosterior:
             path: a file written by :meth:`save`.
             network: a module of the same architecture; the weights come from the file.
             likelihood: the object, if the posterior was made with a custom one.
+
+        Returns:
+            The posterior as it was saved.
+
+        Raises:
+            FileError: the file is truncated, altered, or not one of ours.
+            MismatchError: the network, or the likelihood, is another one.
         """
         return cls.from_state_dict(*files.read(path), network, likelihood=likelihood)
 
@@ -562,7 +736,17 @@ class SFRPosterior:
         return posterior if state is None else posterior._adopt(state, logit_scale=logit_scale)
 
     def to(self, device: torch.device | str) -> SFRPosterior:
-        """Move the posterior; the user's network stays where it is."""
+        """Move the posterior; the user's network stays where it is.
+
+        Args:
+            device: as torch names it.
+
+        Returns:
+            The posterior itself.
+
+        Raises:
+            ArgumentError: torch can't use the device.
+        """
         state = self.state
         try:
             moved = state.to(torch.device(device))

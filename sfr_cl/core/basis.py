@@ -6,10 +6,11 @@ f(x) = phi(x)' w + the part of the kernel that the features miss, with w ~ N(0, 
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,86 +83,72 @@ class Features:
         )
 
 
-class Basis(Protocol):
-    """A frozen network and its features. Immutable."""
+@dataclass(frozen=True)
+class Basis(ABC):
+    """A frozen network and its features."""
 
-    @property
-    def network(self) -> FrozenNetwork:
-        """f(x; w*)."""
-        ...
-
-    @property
-    def kernel_outputs(self) -> int:
-        """Outputs of the network that the kernel covers."""
-        ...
+    network: FrozenNetwork
+    kernel_outputs: int
+    """Outputs of the network that the kernel covers."""
+    batch_size: int
+    """Rows worked on at a time."""
+    factor: Tensor
+    """L, ``[K, M, M]``: u = L phi are the values that site parameters are about."""
 
     @property
     def num_kernels(self) -> int:
         """K."""
-        ...
+        return len(self.factor)
 
     @property
     def size(self) -> int:
         """M, the number of features."""
-        ...
+        return self.factor.shape[-1]
 
     @property
-    def batch_size(self) -> int:
-        """Rows worked on at a time."""
-        ...
-
-    @property
-    def factor(self) -> Tensor:
-        """L, ``[K, M, M]``: u = L phi are the values that site parameters are about."""
-        ...
-
-    def prepare(self, x: Inputs, what: str = "inputs") -> Inputs:
-        """Inputs, checked, on the network's device and in its dtype."""
-        ...
-
-    def features(self, x: Inputs, *, diagonal: bool = False) -> Features:
-        """phi of prepared inputs."""
-        ...
-
-    def gram(self, x: Inputs) -> Tensor:
-        """kappa(x, x) of prepared inputs, ``[K, B, B]``."""
-        ...
-
-    @property
+    @abstractmethod
     def scale(self) -> float:
         """A typical kappa(x, x)."""
-        ...
 
+    @abstractmethod
+    def prepare(self, x: Inputs, what: str = "inputs") -> Inputs:
+        """Inputs, checked, on the network's device and in its dtype."""
+
+    @abstractmethod
     def like(self, x: Inputs) -> Inputs:
         """Prepared inputs in one shape and dtype, so that they can wait beside others."""
-        ...
 
+    @abstractmethod
+    def features(self, x: Inputs, *, diagonal: bool = False) -> Features:
+        """phi of prepared inputs."""
+
+    @abstractmethod
+    def gram(self, x: Inputs) -> Tensor:
+        """kappa(x, x) of prepared inputs, ``[K, B, B]``."""
+
+    @abstractmethod
     def direction(self, vectors: Tensor) -> dict[str, Tensor]:
         """The weights v with J(x) v = phi(x)' ``vectors``, by parameter, for one output."""
-        ...
 
-    def onto(self, other: Basis) -> Tensor:
+    @abstractmethod
+    def onto(self, other: Any) -> Tensor:
         """A with phi_other = A phi for what the features of this one hold, ``[K, M', M]``."""
-        ...
 
+    @abstractmethod
     def grown(self, network: FrozenNetwork, num_outputs: int, *, shared: bool) -> Basis:
         """The same features of a network whose head has grown to some number of outputs."""
-        ...
 
+    @abstractmethod
     def to(self, device: torch.device) -> Basis:
         """The same on another device."""
-        ...
 
 
 @dataclass(frozen=True)
-class InducingInputs:
+class InducingInputs(Basis):
     """phi(x) = L^-1 kappa(Z, x) with L L' = kappa(Z, Z): the paper's sparse representation."""
 
     kernel: TangentKernel
     z: Inputs
-    factor: Tensor
-    """L, ``[K, M, M]``."""
-    batch_size: int
     at_z: AtInducing
     """kappa with one side fixed at Z."""
 
@@ -172,30 +159,24 @@ class InducingInputs:
         at_z = kernel.inducing(z, size)
         _warn_of_duplicates(at_z.gram)
         factor = cholesky(at_z.gram, GRAM, JITTER[kernel.network.dtype])
-        return InducingInputs(kernel, z, factor, size, at_z)
+        return InducingInputs.whitened(kernel, z, factor, size, at_z)
 
     @staticmethod
-    def restored(
-        kernel: TangentKernel, z: Inputs, factor: Tensor, batch_size: int
+    def whitened(
+        kernel: TangentKernel,
+        z: Inputs,
+        factor: Tensor,
+        batch_size: int,
+        at_z: AtInducing | None = None,
     ) -> InducingInputs:
         """With factors that were computed before."""
-        return InducingInputs(kernel, z, factor, batch_size, kernel.inducing(z, batch_size))
+        at_z = at_z or kernel.inducing(z, batch_size)
+        outputs = kernel.num_outputs
+        return InducingInputs(kernel.network, outputs, batch_size, factor, kernel, z, at_z)
 
     @cached_property
-    def network(self) -> FrozenNetwork:
-        return self.kernel.network
-
-    @property
-    def kernel_outputs(self) -> int:
-        return self.kernel.num_outputs
-
-    @property
-    def num_kernels(self) -> int:
-        return len(self.factor)
-
-    @property
-    def size(self) -> int:
-        return self.factor.shape[-1]
+    def scale(self) -> float:
+        return float(self.at_z.gram.diagonal(dim1=-2, dim2=-1).mean())
 
     def prepare(self, x: Inputs, what: str = "inputs") -> Inputs:
         """Inputs, checked, of the form of Z."""
@@ -217,10 +198,6 @@ class InducingInputs:
     def gram(self, x: Inputs) -> Tensor:
         return self.kernel.gram(x)
 
-    @cached_property
-    def scale(self) -> float:
-        return float(self.at_z.gram.diagonal(dim1=-2, dim2=-1).mean())
-
     def direction(self, vectors: Tensor) -> dict[str, Tensor]:
         weights = torch.linalg.solve_triangular(self.factor[0].mT, vectors.mT, upper=True)
         total: dict[str, Tensor] = {}
@@ -231,8 +208,7 @@ class InducingInputs:
                 total[name] = total[name] + value if name in total else value
         return total
 
-    def onto(self, other: Basis) -> Tensor:
-        assert isinstance(other, InducingInputs)
+    def onto(self, other: InducingInputs) -> Tensor:
         return torch.linalg.solve_triangular(other.factor, self.features(other.z).phi, upper=False)
 
     def over(self, z: Inputs) -> InducingInputs:
@@ -246,7 +222,7 @@ class InducingInputs:
         at_z = self.kernel.inducing(joint, size)
         _warn_of_duplicates(at_z.gram)
         factor = extend_cholesky(self.factor, at_z.gram, GRAM, JITTER[self.network.dtype])
-        return InducingInputs(self.kernel, joint, factor, size, at_z)
+        return InducingInputs.whitened(self.kernel, joint, factor, size, at_z)
 
     def grown(self, network: FrozenNetwork, num_outputs: int, *, shared: bool) -> InducingInputs:
         """A shared kernel stays that of the first outputs."""
@@ -258,12 +234,12 @@ class InducingInputs:
         if not shared:
             new = cholesky(at_z.gram[len(factor) :], GRAM, JITTER[network.dtype])
             factor = torch.cat([factor, new])
-        return InducingInputs(kernel, self.z, factor, self.batch_size, at_z)
+        return InducingInputs.whitened(kernel, self.z, factor, self.batch_size, at_z)
 
     def to(self, device: torch.device) -> InducingInputs:
         z = tree_map(lambda leaf: leaf.to(device), self.z)
         kernel = self.kernel.at(self.network.to(device), z)
-        return InducingInputs.restored(kernel, z, self.factor.to(device), self.batch_size)
+        return InducingInputs.whitened(kernel, z, self.factor.to(device), self.batch_size)
 
 
 def choose_batch_size(kernel: TangentKernel, num_inducing: int, requested: int | None) -> int:

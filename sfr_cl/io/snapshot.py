@@ -86,7 +86,7 @@ def restore(
         )
     batch_size = whole("batch_size", part(values, "batch_size", int))
     kernel = TangentKernel(frozen, kernel_outputs, spec.shared, z)
-    basis = InducingInputs.restored(kernel, z, found["factor"], batch_size)
+    basis = InducingInputs.whitened(kernel, z, found["factor"], batch_size)
     sums = DualSums(*(found[f"sums.{name}"] for name in empty))
     return State(spec, basis, sums, found["reference"])
 
