@@ -38,6 +38,7 @@ def test_streams_open_for_ever(version: str, name: str) -> None:
     compare(old_files.stream_answers(stream, name), path)
 
 
+@pytest.mark.filterwarnings("ignore:the best prior precision lies at the edge")
 def test_a_set_of_files_can_be_written(tmp_path: Path) -> None:
     """By the command of `support.old_files`, for a version to come."""
     old_files.write(tmp_path)
