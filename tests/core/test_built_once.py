@@ -1,0 +1,52 @@
+"""Nothing is built twice: one deep copy of the network, and one probe of its kernel."""
+
+import copy
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sfr_cl import SFRPosterior, StreamingPosterior
+from sfr_cl.kernel import layers, tangent
+from support.posteriors import data, inputs, mlp
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often a network is copied, and a kernel probed."""
+    counts: Counter[str] = Counter()
+    deepcopy, covered = copy.deepcopy, layers.covered_layers
+
+    def copies(found: Any, *args: Any) -> Any:
+        counts["copies"] += isinstance(found, nn.Module) and not args
+        return deepcopy(found, *args)
+
+    def probes(*args: Any) -> Any:
+        counts["probes"] += 1
+        return covered(*args)
+
+    monkeypatch.setattr(copy, "deepcopy", copies)
+    monkeypatch.setattr(tangent, "covered_layers", probes)
+    return counts
+
+
+@pytest.mark.parametrize("inducing", [None, 5, inputs(5)], ids=["default", "count", "tensor"])
+def test_a_fit_copies_and_probes_once(built: Counter[str], inducing: Any) -> None:
+    posterior = SFRPosterior(mlp(), "classification", inducing=inducing).fit(data())
+    posterior.update(data(seed=3)).predict(inputs(seed=5))
+    posterior.add_inducing(inputs(2, seed=6)).replace_inducing(inputs(4, seed=7))
+    assert built == {"copies": 1, "probes": 1}
+
+
+def test_a_stream_copies_and_probes_once(built: Counter[str]) -> None:
+    stream = StreamingPosterior(SFRPosterior(mlp(), "classification", inducing=5))
+    x, y = data()
+    for row in x[:3]:
+        stream.predict_one(row)
+    for row, target in zip(x, y, strict=True):
+        stream.learn_one(row, target)
+        stream.predict_one(row)
+    assert torch.isfinite(stream.predict_f(x).mean).all()
+    assert built == {"copies": 1, "probes": 1}
