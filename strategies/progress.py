@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor
 from tqdm import tqdm
 
-from .views import Pairs
+from .experiences import Pairs
 
 DELAY = 0.5
 """Seconds before a bar is shown: short passes leave the screen alone."""
