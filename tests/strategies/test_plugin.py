@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sfr_cl.errors import ArgumentError, DataError, MismatchError
 from sfr_cl.strategies import SFR, SFRPlugin, nlpd_metrics
 from sfr_cl.strategies.consolidation import consolidate
-from support.avalanche_benchmarks import (
+from sfr_cl.testing.streams import (
     Growing,
     Labelled,
     MultiHead,
