@@ -77,7 +77,7 @@ def maybe_load_checkpoint(
     """
     if not os.path.exists(fname):
         return strategy, 0
-    with open(fname, "rb") as file, _optimizers_in_reach(), _old_classes(), _refusing(fname):
+    with open(fname, "rb") as file, _optimizers_in_reach(), legacy.readable(dill), _refusing(fname):
         loaded, experience = checkpointing.maybe_load_checkpoint(
             SimpleNamespace(), file, map_location, unique_objects
         )
@@ -100,21 +100,6 @@ def _refusing(fname: str | os.PathLike[str]) -> Iterator[None]:
             f"can't be read here ({type(error).__name__}: {error}): restore it from a copy, or "
             f"delete it to start again"
         ) from error
-
-
-class _Unpickler(dill.Unpickler):  # type: ignore[misc] # dill ships no types
-    def find_class(self, module: str, name: str) -> Any:
-        return legacy.find_class(module, name) or super().find_class(module, name)
-
-
-@contextlib.contextmanager
-def _old_classes() -> Iterator[None]:
-    """Classes of earlier versions are found where they are now: Avalanche reads with dill's."""
-    before, dill.Unpickler = dill.Unpickler, _Unpickler
-    try:
-        yield
-    finally:
-        dill.Unpickler = before
 
 
 @contextlib.contextmanager

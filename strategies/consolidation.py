@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sfr_cl.core.penalty import Penalty
 from sfr_cl.core.transfer import Sites, inducing, project_precision
@@ -16,26 +16,26 @@ from .models import Head, TaskView
 from .tasks import Recipe, Task, without_warnings
 
 
-def consolidate(
-    recipe: Recipe, model: nn.Module, tasks: Sequence[Task], size: int, *, parts: bool = False
-) -> Task:
+def consolidate(recipe: Recipe, tasks: Sequence[Task], size: int, *, parts: bool = False) -> Task:
     """Tasks of one label as one, over at most ``size`` of their inducing inputs.
 
-    Each keeps a share of its inducing inputs in proportion to its data, with the values they had.
+    One that is small enough stays as it is. Of several, each keeps a share of its inducing inputs
+    in proportion to its data, with the values they had.
     What is known of f at the others is projected onto those with the kernel of the current weights.
     Units that no task has observed are held at all that are kept, with the weight of all tasks.
 
     Args:
         recipe: how they are remembered.
-        model: at its current weights.
-        tasks: several, of one task label.
+        tasks: of one task label.
         size: the most inducing inputs to keep.
         parts: whether they are parts of one task. Penalties of tasks add up, each a mean over its
             own inducing inputs; parts add up to the sums of the task before that mean is taken.
     """
+    if len(tasks) == 1 and len(tasks[0].z) <= size:
+        return tasks[0]
     label = tasks[0].label
-    head = Head.of(model, label, tasks[0].z)
-    tasks = [_ordered(task.extended(model, head.active), head.active) for task in tasks]
+    head = Head.of(recipe.model, label, tasks[0].z)
+    tasks = [_ordered(task.extended(recipe.model, head.active), head.active) for task in tasks]
     kept = _shares(tasks, size)
     predictive = None
     if recipe.predictive:
@@ -46,7 +46,7 @@ def consolidate(
         label=label,
         units=head.active,
         classes=frozenset().union(*(task.classes for task in tasks)),
-        penalty=_penalty(recipe, model, tasks, kept, parts=parts),
+        penalty=_penalty(recipe, tasks, kept, parts=parts),
         predictive=predictive,
         num_data=sum(task.num_data for task in tasks),
         points=len(kept) if parts else max(task.points for task in tasks),
@@ -89,9 +89,7 @@ def _ordered(task: Task, active: Tensor) -> Task:
     return replace(task, units=active, penalty=penalty)
 
 
-def _penalty(
-    recipe: Recipe, model: nn.Module, tasks: Sequence[Task], kept: Tensor, *, parts: bool
-) -> Penalty:
+def _penalty(recipe: Recipe, tasks: Sequence[Task], kept: Tensor, *, parts: bool) -> Penalty:
     penalties = [task.penalty for task in tasks]
     z = torch.cat([penalty.z for penalty in penalties])
     observed = torch.cat([penalty.observed for penalty in penalties]).unique()
@@ -108,7 +106,7 @@ def _penalty(
     size = None if parts else len(kept)
     blocks = [[_block(each, c, size) for each in penalties] for c in observed.tolist()]
     precision = torch.stack([torch.block_diag(*row) for row in blocks])
-    view = TaskView(model, tasks[0].label, tasks[0].units[observed])
+    view = TaskView(recipe.model, tasks[0].label, tasks[0].units[observed])
     network = FrozenNetwork(view, "all", view.dtype)
     with without_warnings():  # of inputs that came twice, which only the stream can help
         every = inducing(recipe.penalty_state(network, z))

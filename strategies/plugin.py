@@ -58,7 +58,7 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         predict_with: ``"network"``, or ``"posterior"``: at evaluation ``strategy.mb_output`` holds
             log predictive probabilities of the posterior at the current weights, and
             ``strategy.mb_predictive`` the predictive distribution. Before the first experience,
-            and amid the training of one, which is in no posterior yet, the network predicts.
+            and while one is trained, which is in no posterior yet, the network predicts.
         likelihood: ``"classification"``, ``"regression"`` or ``"binary"``; by default what the
             strategy's criterion stands for.
         verbose: show a bar while data is absorbed, if it takes long.
@@ -118,7 +118,7 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
             model: the model, at the weights it has learned.
             dataset: the task's data: items ``(x, y)``, or ``(x, y, task label)``.
         """
-        self._store.end_task(self._recipe, model, by_label(model, dataset))
+        self._store.end_task(self._recipe(model), by_label(model, dataset))
         self._heads_known = self._training = False
 
     def absorb(self, model: nn.Module, dataset: Any, task: int | None = None) -> None:
@@ -130,7 +130,7 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
             task: which one, in the order of training; by default the one with these classes (and
                 this task label).
         """
-        self._store.absorb(self._recipe, model, by_label(model, dataset), task)
+        self._store.absorb(self._recipe(model), by_label(model, dataset), task)
         self._training = False
 
     def predictive(self, model: nn.Module) -> Predictive:
@@ -140,13 +140,14 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
                 "expected predict_with='posterior', got 'network': what predicting needs was not "
                 "kept"
             )
-        tasks = self._store.with_unfinished(self._recipe, model)
+        recipe = self._recipe(model)
+        tasks = self._store.with_unfinished(recipe)
         if not tasks:
             raise DataError("expected a task that has ended, got none: call end_task first")
-        return carried_over(self._recipe, model, tasks)
+        return carried_over(recipe, tasks)
 
     def training_is_over(self) -> None:
-        """After training that was interrupted: evaluation is no longer amid it."""
+        """After training that was interrupted: evaluation may use the posterior again."""
         self._training = False
 
     # Avalanche's hooks ---------------------------------------------------------------------------
@@ -158,13 +159,13 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Close a task whose stream has ended; hold units of a head that has grown."""
-        experience = strategy.experience
-        if self._recipe.of_classes:
+        experience, recipe = strategy.experience, self._recipe(strategy.model)
+        if recipe.of_classes:
             self._store.require_inducing(strategy.model, experience.dataset)
         if not isinstance(experience, OnlineCLExperience) or (
             experience.access_task_boundaries and experience.is_first_subexp
         ):
-            self._store.close(self._recipe, strategy.model)
+            self._store.close(recipe)
         self._store.update_heads(strategy.model)
         self._heads_known = self._training = True
 
@@ -180,10 +181,11 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         if not isinstance(experience, OnlineCLExperience):
             self.end_task(model, experience.dataset)
             return
+        recipe = self._recipe(model)
         data, ends = by_label(model, experience.dataset), experience.access_task_boundaries
-        self._store.receive(self._recipe, model, data, ends=ends)
+        self._store.receive(recipe, data, ends=ends)
         if ends and experience.is_last_subexp:
-            self._store.close(self._recipe, model)
+            self._store.close(recipe)
         self._heads_known = False
 
     def before_eval(self, strategy: Any, **kwargs: Any) -> None:
@@ -208,12 +210,11 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
 
     # Private -------------------------------------------------------------------------------------
 
-    @property
-    def _recipe(self) -> Recipe:
+    def _recipe(self, model: nn.Module) -> Recipe:
         if self._likelihood is None:
             raise ArgumentError(
                 "expected to know the likelihood, got none: without a strategy, whose criterion "
                 "tells, say SFRPlugin(..., likelihood='classification')"
             )
         keep = self.predict_with == "posterior"
-        return Recipe(self._likelihood, self.covariance, keep, self.verbose)
+        return Recipe(model, self._likelihood, self.covariance, keep, self.verbose)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from sfr_cl import SFRPosterior
@@ -14,7 +14,7 @@ from sfr_cl.errors import ArgumentError
 
 from .consolidation import joined
 from .models import Head, TaskView
-from .tasks import Recipe, Task, without_warnings
+from .tasks import Recipe, Task, grouped, without_warnings
 
 LARGEST = 2000
 """Inducing inputs a prediction is made with; beyond, every task is projected onto fewer of its."""
@@ -71,29 +71,24 @@ def rows_by_label(labels: Tensor | None) -> list[tuple[int | None, slice | Tenso
     return [(label, labels == label) for label in labels.unique().tolist()]
 
 
-def carried_over(recipe: Recipe, model: nn.Module, tasks: Sequence[Task]) -> Predictive:
+def carried_over(recipe: Recipe, tasks: Sequence[Task]) -> Predictive:
     """What all tasks together predict at the current weights.
 
     The site parameters of each task at its Z are read with the kernel of those weights:
     B' = K' P K', eta' = K' h. The prior precision is that of greatest evidence.
     """
-    labels = dict.fromkeys(task.label for task in tasks)
-    return Predictive(
-        {
-            label: _posterior(recipe, model, [task for task in tasks if task.label == label])
-            for label in labels
-        }
-    )
+    groups = grouped(tasks)
+    return Predictive({label: _posterior(recipe, groups[label]) for label in groups})
 
 
-def _posterior(recipe: Recipe, model: nn.Module, tasks: Sequence[Task]) -> SFRPosterior:
+def _posterior(recipe: Recipe, tasks: Sequence[Task]) -> SFRPosterior:
     label = tasks[0].label
-    head = Head.of(model, label, tasks[0].z)
+    head = Head.of(recipe.model, label, tasks[0].z)
     with without_warnings():  # of inputs that came twice, which only the stream can help
         if sum(len(task.z) for task in tasks) > LARGEST:
             tasks = [_thinned(recipe, head, task, LARGEST // len(tasks)) for task in tasks]
         state = recipe.at_weights(head, joined(tasks, head.size))
-    view = TaskView(model, label, head.units)
+    view = TaskView(recipe.model, label, head.units)
     return SFRPosterior.of(state.spec, view, state).tune_prior_precision()
 
 

@@ -1,4 +1,4 @@
-"""SFR as a strategy: training held to the posterior of earlier tasks."""
+"""SFR as a strategy: training regularised by the posterior of earlier tasks."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,111 +15,93 @@ from .arguments import WITHOUT_DATA, SelectorMaker, selector
 from .consolidation import consolidate
 from .experiences import Pairs, PairsByLabel, classes_in, classes_of, task_labels
 from .models import Head, TaskView, head_size
-from .tasks import Recipe, Task, absorb, remember, survey
+from .tasks import Recipe, Task, absorb, grouped, remember, survey
 
 
+@dataclass(eq=False)
 class TaskStore:
-    """Remembers tasks as they end, and parts of a stream as they arrive.
+    """Remembers tasks as they end, and parts of a stream as they arrive."""
 
-    Args:
-        num_inducing: M, for each task; with ``consolidated``, for all of them.
-        inducing: how inducing inputs are chosen; by default evenly over the classes, if there are.
-        points_per_step: inducing inputs a penalty is computed on; ``None`` for all.
-        consolidated: whether all tasks of one label are kept as one.
-    """
-
-    def __init__(
-        self,
-        num_inducing: int,
-        inducing: str | SelectorMaker | None,
-        points_per_step: int | None,
-        consolidated: bool,
-    ) -> None:
-        self.num_inducing = num_inducing
-        self.inducing = inducing
-        self.points_per_step = points_per_step
-        self.consolidated = consolidated
-        self.tasks: list[Task] = []
-        self._open: dict[int | None, Task] = {}
-        self._waiting: dict[int | None, list[tuple[Tensor, Tensor]]] = {}
-        self._without_ends = False
-        self._turns: list[int] = []
-        self._widths: dict[int | None, int] = {}
+    num_inducing: int
+    """M, for each task; with ``consolidated``, for all of them."""
+    inducing: str | SelectorMaker | None
+    """How inducing inputs are chosen; by default evenly over the classes, if there are."""
+    points_per_step: int | None
+    """Inducing inputs a penalty is computed on; ``None`` for all."""
+    consolidated: bool
+    """Whether all tasks of one label are kept as one."""
+    tasks: list[Task] = field(default_factory=list)
+    _open: dict[int | None, Task] = field(default_factory=dict)
+    _waiting: dict[int | None, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
+    _without_ends: bool = False
+    _turns: list[int] = field(default_factory=list)
+    _widths: dict[int | None, int] = field(default_factory=dict)
 
     # Remembering ---------------------------------------------------------------------------------
 
-    def end_task(self, recipe: Recipe, model: nn.Module, data: PairsByLabel) -> None:
+    def end_task(self, recipe: Recipe, data: PairsByLabel) -> None:
         """A complete task."""
-        self._require_heads(model)
-        self._add(recipe, model, [self._remember(recipe, model, *item) for item in data.items()])
+        self._require_heads(recipe.model)
+        self._add(recipe, [self._remember(recipe, *item) for item in data.items()])
 
-    def receive(self, recipe: Recipe, model: nn.Module, data: PairsByLabel, *, ends: bool) -> None:
+    def receive(self, recipe: Recipe, data: PairsByLabel, *, ends: bool) -> None:
         """A part of a stream: parts wait until they have M samples, then join the open task.
 
         Args:
             recipe: how it is remembered.
-            model: the model at its current weights.
             data: the part.
             ends: whether the stream will say where a task ends. Where it never does, the penalty is
                 over all that was consolidated so far.
         """
-        self._require_heads(model)
+        self._require_heads(recipe.model)
         waiting, opened = dict(self._waiting), dict(self._open)
         for label, pairs in data.items():
             waiting[label] = [*waiting.get(label, []), *pairs]
             if sum(len(y) for _, y in waiting[label]) >= self.num_inducing:
-                opened[label] = self._joined(recipe, model, label, waiting.pop(label))
+                opened[label] = self._joined(recipe, label, waiting.pop(label))
         self._without_ends, self._waiting, self._open = not ends, waiting, opened
 
-    def close(self, recipe: Recipe, model: nn.Module) -> None:
+    def close(self, recipe: Recipe) -> None:
         """The end of the task whose parts were received, if there were any."""
         opened = dict(self._open)
         for label, pairs in self._waiting.items():
-            opened[label] = self._joined(recipe, model, label, pairs)
+            opened[label] = self._joined(recipe, label, pairs)
         if opened:
-            self._add(recipe, model, list(opened.values()))
+            self._add(recipe, list(opened.values()))
         self._open, self._waiting = {}, {}
 
-    def absorb(
-        self, recipe: Recipe, model: nn.Module, data: PairsByLabel, task: int | None
-    ) -> None:
+    def absorb(self, recipe: Recipe, data: PairsByLabel, task: int | None) -> None:
         """More data of a known task."""
-        self._require_heads(model)
+        self._require_heads(recipe.model)
         changed, opened = list(self.tasks), dict(self._open)
         for label, pairs in data.items():
             classes, _ = survey(recipe, pairs, None)
             if task is None and label in opened and classes <= opened[label].classes:
-                opened[label] = absorb(recipe, model, opened[label], pairs)
+                opened[label] = absorb(recipe, opened[label], pairs)
                 continue
             at = self._only_match(label, classes) if task is None else self._index(task, label)
-            changed[at] = absorb(recipe, model, changed[at], pairs)
+            changed[at] = absorb(recipe, changed[at], pairs)
         self.tasks, self._open = changed, opened
 
-    def _remember(self, recipe: Recipe, model: nn.Module, label: int | None, data: Pairs) -> Task:
+    def _remember(self, recipe: Recipe, label: int | None, data: Pairs) -> Task:
         count = min(self.num_inducing, sum(len(y) for _, y in data))
         default = "class_balanced" if recipe.of_classes else "random"
-        return remember(recipe, model, label, data, selector(self.inducing or default, count))
+        return remember(recipe, label, data, selector(self.inducing or default, count))
 
-    def _joined(self, recipe: Recipe, model: nn.Module, label: int | None, pairs: Pairs) -> Task:
+    def _joined(self, recipe: Recipe, label: int | None, pairs: Pairs) -> Task:
         """The open task of a label with more parts of it."""
-        task = self._remember(recipe, model, label, pairs)
+        task = self._remember(recipe, label, pairs)
         if label not in self._open:
             return task
         parts = [self._open[label], task]
-        return consolidate(recipe, model, parts, self.num_inducing, parts=True)
+        return consolidate(recipe, parts, self.num_inducing, parts=True)
 
-    def _add(self, recipe: Recipe, model: nn.Module, tasks: list[Task]) -> None:
+    def _add(self, recipe: Recipe, tasks: list[Task]) -> None:
         tasks = [*self.tasks, *tasks]
         if self.consolidated and tasks:
-            labels = dict.fromkeys(task.label for task in tasks)
-            size = max(1, self.num_inducing // len(labels))
-            groups = [[task for task in tasks if task.label == label] for label in labels]
-            tasks = [
-                group[0]
-                if len(group) == 1 and len(group[0].z) <= size
-                else consolidate(recipe, model, group, size)
-                for group in groups
-            ]
+            groups = grouped(tasks)
+            size = max(1, self.num_inducing // len(groups))
+            tasks = [consolidate(recipe, group, size) for group in groups.values()]
         self.tasks, self._turns = tasks, []
 
     # Refusing ------------------------------------------------------------------------------------
@@ -241,12 +224,11 @@ class TaskStore:
                 for label, task in self._open.items()
             }
 
-    def with_unfinished(self, recipe: Recipe, model: nn.Module) -> list[Task]:
+    def with_unfinished(self, recipe: Recipe) -> list[Task]:
         """All tasks, with what has arrived of an unfinished one; nothing is changed."""
-        self._require_heads(model)
+        self._require_heads(recipe.model)
         with torch.random.fork_rng():
             waiting = [
-                self._remember(recipe, model, label, pairs)
-                for label, pairs in self._waiting.items()
+                self._remember(recipe, label, pairs) for label, pairs in self._waiting.items()
             ]
         return [*self._kept, *waiting]

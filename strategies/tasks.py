@@ -7,7 +7,7 @@ inputs and M x M numbers for each class it has seen, and no copy of the network.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -35,6 +35,8 @@ from .progress import shown
 class Recipe:
     """How tasks are remembered."""
 
+    model: nn.Module
+    """What learns them, at its current weights."""
     likelihood: str
     covariance: str
     """``"sfr"``, or ``"identity"`` for the ablation."""
@@ -136,12 +138,10 @@ class Task:
         return replace(self, units=units, penalty=replace(self.penalty, targets=targets))
 
 
-def remember(
-    recipe: Recipe, model: nn.Module, label: int | None, data: Pairs, select: Selector
-) -> Task:
+def remember(recipe: Recipe, label: int | None, data: Pairs, select: Selector) -> Task:
     """A task, from the model that has just learned it and its data: one pass of conditioning."""
-    head = Head.of(model, label, next(iter(data))[0])
-    view = TaskView(model, label, head.units)
+    head = Head.of(recipe.model, label, next(iter(data))[0])
+    view = TaskView(recipe.model, label, head.units)
     likelihood, batches = make(recipe.likelihood, "learn"), Batches(data, BATCH)
     z, _ = choose(select, batches, head.network, likelihood, num_outputs=None, shared=True)
     z = _distinct(z)
@@ -156,20 +156,20 @@ def remember(
     return Task(label, head.active, classes, penalty.like(view), predictive, count, len(z))
 
 
-def absorb(recipe: Recipe, model: nn.Module, task: Task, data: Pairs) -> Task:
+def absorb(recipe: Recipe, task: Task, data: Pairs) -> Task:
     """More data of a known task, at the current weights; nothing is trained."""
     classes, count = survey(recipe, data, None)
     known = task.classes | classes
     penalty, predictive = task.penalty, task.predictive
     with without_warnings():  # of inputs that came twice: told when they were chosen
         if recipe.covariance == "sfr":
-            view = task.view(model)
+            view = task.view(recipe.model)
             observed, precision = _precision(recipe, view, task.units, task.z, data, known, count)
             # Consolidation changes the inputs of the mean, and not what a sample counts for.
             precision = len(task.z) / task.points * precision
             penalty = _added(penalty, observed, precision, start=penalty.pin).like(view)
         if predictive is not None:
-            head = Head.of(model, task.label, next(iter(data))[0])
+            head = Head.of(recipe.model, task.label, next(iter(data))[0])
             sites = recipe.predictive_sites(head, task.z, data, count)
             predictive = predictive.with_outputs(sites.num_outputs) + sites
     return replace(
@@ -179,6 +179,14 @@ def absorb(recipe: Recipe, model: nn.Module, task: Task, data: Pairs) -> Task:
         classes=known,
         num_data=task.num_data + count,
     )
+
+
+def grouped(tasks: Iterable[Task]) -> dict[int | None, list[Task]]:
+    """Tasks by their label."""
+    groups: dict[int | None, list[Task]] = {}
+    for task in tasks:
+        groups.setdefault(task.label, []).append(task)
+    return groups
 
 
 @contextmanager

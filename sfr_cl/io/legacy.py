@@ -6,7 +6,9 @@ whose fields were others converts them, and then is an object of the class of no
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +59,22 @@ def find_class(module: str, name: str) -> Any:
         path, _, attribute = MOVED[module, name].rpartition(".")
         return getattr(importlib.import_module(path), attribute)
     return CONVERTED.get((module, name))
+
+
+@contextlib.contextmanager
+def readable(pickles: Any) -> Iterator[None]:
+    """Let the ``Unpickler`` of a module like ``pickle`` or ``dill`` read them."""
+    before = pickles.Unpickler
+
+    class Unpickler(before):  # type: ignore[misc, valid-type] # of any such module
+        def find_class(self, module: str, name: str) -> Any:
+            return find_class(module, name) or super().find_class(module, name)
+
+    pickles.Unpickler = Unpickler
+    try:
+        yield
+    finally:
+        pickles.Unpickler = before
 
 
 def _posterior_fields(old: dict[str, Any]) -> dict[str, Any]:

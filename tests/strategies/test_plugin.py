@@ -107,7 +107,7 @@ def test_consolidating_into_all_inducing_inputs_loses_nothing() -> None:
     model, other = single_head(), moved(single_head())
     torch.manual_seed(0)
     apart = three_tasks(model, points_per_step=None, num_inducing=5)
-    whole = consolidate(apart._recipe, model, apart.tasks, 15)
+    whole = consolidate(apart._recipe(model), apart.tasks, 15)
     expected = apart.penalty(other).item() / apart.tau
     found = whole.penalty(whole.view(other)).item()
     assert found == pytest.approx(expected, rel=2e-2)
@@ -266,7 +266,7 @@ def test_parts_of_a_stream_become_one_task_each() -> None:
     assert counts == [0] * 4 + [1] * 4 + [2] * 4
     assert [t.num_data for t in strategy.sfr.tasks] == [40, 40]
     assert all(len(t.z) == 8 for t in strategy.sfr.tasks)
-    every = strategy.sfr._store.with_unfinished(strategy.sfr._recipe, model)
+    every = strategy.sfr._store.with_unfinished(strategy.sfr._recipe(model))
     assert [t.num_data for t in every] == [40, 40, 40]
 
 
