@@ -15,13 +15,14 @@ from safetensors.torch import load_file
 from sfr_cl import SFRPosterior
 from sfr_cl.strategies import maybe_load_checkpoint, save_checkpoint
 
-FOLDER = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parent / "fixtures"
+FOLDER = FIXTURES / "0.1.0"
 
 
 @pytest.fixture(scope="module")
 def make() -> Any:
     """The script that made the files."""
-    spec = importlib.util.spec_from_file_location("make", FOLDER / "make.py")
+    spec = importlib.util.spec_from_file_location("make", FIXTURES / "make.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
