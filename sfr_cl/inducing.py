@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from sfr_cl.core.basis import InducingInputs
 from sfr_cl.core.linalg import JITTER
-from sfr_cl.core.state import Checked
+from sfr_cl.core.spec import Spec
+from sfr_cl.core.state import Checked, State
 from sfr_cl.data import memory
 from sfr_cl.data.arguments import positive, whole
 from sfr_cl.data.batches import Batches
@@ -227,6 +229,30 @@ def choose(
     )
     chosen = select(pairs, kernel)
     return tree_map(torch.clone, network.prepare(chosen, "inducing inputs")), kernel
+
+
+def empty_state(
+    spec: Spec, wanted: Any, batches: Batches | None, network: FrozenNetwork
+) -> State:
+    """A posterior's state before any data: inducing inputs chosen, and whitened.
+
+    Args:
+        spec: what the posterior is asked for.
+        wanted: inducing inputs, or a way to choose them; see :func:`choose`.
+        batches: the data to choose from; ``None`` where Z is given.
+        network: the frozen network, whose weights are refused unless they are finite.
+    """
+    network.require_finite()
+    z, kernel = choose(
+        wanted,
+        batches,
+        network,
+        spec.likelihood,
+        num_outputs=spec.num_outputs,
+        shared=spec.shared,
+    )
+    spec.outputs(kernel.num_outputs)  # refuses a number that does not fit
+    return State.empty(spec, InducingInputs.of(kernel, z, spec.batch_size))
 
 
 def as_selector(wanted: Any, batches: Batches) -> Selector:

@@ -16,7 +16,6 @@ from torch.distributions import Distribution, MultivariateNormal, Normal
 from sfr_cl import likelihoods
 from sfr_cl.core import tune
 from sfr_cl.core.absorb import Absorption
-from sfr_cl.core.basis import InducingInputs
 from sfr_cl.core.penalty import Penalty
 from sfr_cl.core.predict import Predictor, latents
 from sfr_cl.core.solve import Solved, Sweep
@@ -29,7 +28,7 @@ from sfr_cl.data.batches import Batches, Data
 from sfr_cl.data.inputs import Inputs, same, take
 from sfr_cl.deprecation import renamed
 from sfr_cl.errors import ArgumentError, DataError, MismatchError, NotFittedError
-from sfr_cl.inducing import Selector, as_selector, checked_pairs, choose
+from sfr_cl.inducing import Selector, as_selector, checked_pairs, empty_state
 from sfr_cl.io import files, snapshot
 from sfr_cl.kernel.network import FrozenNetwork, named
 from sfr_cl.likelihoods import LINKS, CategoricalLikelihood, Likelihood
@@ -223,10 +222,11 @@ class SFRPosterior:
                 f"expected a selector of rows of the data (random, class_balanced, greedy), got "
                 f"{selector!r:.60}"
             )
-        spec = self._spec
+        spec, network = self._spec, self._frozen()
+        network.require_finite()
         pairs, kernel = checked_pairs(
             batches,
-            self._frozen(),
+            network,
             spec.likelihood,
             num_outputs=spec.num_outputs,
             shared=spec.shared,
@@ -789,22 +789,11 @@ class SFRPosterior:
         return Predictor(fitted.solved, fitted.logit_scale, link or self._spec.link, by_weights)
 
     def _frozen(self) -> FrozenNetwork:
-        network = FrozenNetwork(self._network, self._spec.parameters, self._spec.dtype)
-        network.require_finite()
-        return network
+        return FrozenNetwork(self._network, self._spec.parameters, self._spec.dtype)
 
     def _empty(self, batches: Batches | None, wanted: Any = None) -> State:
-        spec = self._spec
-        z, kernel = choose(
-            self._inducing if wanted is None else wanted,
-            batches,
-            self._frozen(),
-            spec.likelihood,
-            num_outputs=spec.num_outputs,
-            shared=spec.shared,
-        )
-        spec.outputs(kernel.num_outputs)  # refuses a number that does not fit
-        return State.empty(spec, InducingInputs.of(kernel, z, spec.batch_size))
+        wanted = self._inducing if wanted is None else wanted
+        return empty_state(self._spec, wanted, batches, self._frozen())
 
     def _sums(self, data: Data) -> DualSums:
         state = self.state

@@ -1,4 +1,4 @@
-"""Avalanche's checkpoints on current torch, written whole or not at all."""
+"""Avalanche's checkpoints on current torch: replaced in one step, read from any version."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+import dill
 import torch
 from avalanche import checkpointing
 from avalanche.training.determinism.rng_manager import RNGManager
 from torch import Tensor
 
 from sfr_cl.errors import ArgumentError, FileError
-from sfr_cl.files import replacing
+from sfr_cl.io import legacy
+from sfr_cl.io.files import replacing
 
 S = TypeVar("S")
 MapLocation = str | torch.device | dict[str, str] | Callable[[Tensor, str], Tensor]
@@ -27,7 +29,7 @@ def save_checkpoint(
 ) -> None:
     """Save a strategy between two calls of ``train`` or ``eval``, with the global random states.
 
-    The file is replaced in one step: after a crash it is the old one or the new one, whole.
+    The file is replaced in one step: after a crash it is the old one or the new one, complete.
 
     Args:
         strategy: any Avalanche strategy, with any torch optimizer. All it holds, plug-ins and
@@ -59,7 +61,9 @@ def maybe_load_checkpoint(
     The attributes of ``strategy`` are replaced by those in the file, so what was made before and
     kept in a variable (its model, optimizer, plug-ins) is stale: read it from the strategy again.
     Private random generators come back only if ``RNGManager`` has them registered; Avalanche's
-    ``CSVLogger`` begins its files anew.
+    ``CSVLogger`` begins its files again.
+
+    Checkpoints of earlier versions of this package are read too.
 
     Args:
         strategy: made by the code that made the saved one.
@@ -73,7 +77,7 @@ def maybe_load_checkpoint(
     """
     if not os.path.exists(fname):
         return strategy, 0
-    with open(fname, "rb") as file, _optimizers_in_reach(), _refusing(fname):
+    with open(fname, "rb") as file, _optimizers_in_reach(), legacy.readable(dill), _refusing(fname):
         loaded, experience = checkpointing.maybe_load_checkpoint(
             SimpleNamespace(), file, map_location, unique_objects
         )
@@ -94,7 +98,7 @@ def _refusing(fname: str | os.PathLike[str]) -> Iterator[None]:
         raise FileError(
             f"expected {fname} to be a checkpoint written by save_checkpoint, got a file that "
             f"can't be read here ({type(error).__name__}: {error}): restore it from a copy, or "
-            f"delete it to start afresh"
+            f"delete it to start again"
         ) from error
 
 

@@ -14,30 +14,27 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from sfr_cl import SFRPosterior
-from sfr_cl.absorption import Absorption
-from sfr_cl.errors import ArgumentError, DataError
-from sfr_cl.inducing import Selector, choose
-from sfr_cl.inputs import Batches
-from sfr_cl.likelihoods import make
-from sfr_cl.network import FrozenNetwork, as_matrix
-from sfr_cl.options import positive, whole
-from sfr_cl.value_sites import ValueSites
+from sfr_cl.core.absorb import Absorption
+from sfr_cl.core.spec import Spec
+from sfr_cl.data.arguments import choice, positive, whole
+from sfr_cl.data.batches import Batches
+from sfr_cl.errors import ArgumentError
+from sfr_cl.inducing import Selector, empty_state
+from sfr_cl.kernel.network import FrozenNetwork, as_matrix
 
-from . import likelihood as likelihoods
-from .predictive import ABSENT, Predictive, values_of
-from .progress import shown
-from .selectors import SelectorMaker, selector
-from .views import (
+from .arguments import SelectorMaker, likelihood_of, selector
+from .experiences import (
     BATCH,
-    Samples,
-    TaskView,
+    ExperienceData,
+    classes_of,
     evaluated,
     in_order,
-    largest_label,
-    live_units,
-    narrowed,
+    require_samples,
     task_labels,
 )
+from .models import Head, TaskView
+from .predictive import ABSENT, Predictive, rows_by_label, values_of
+from .progress import shown
 
 Posteriors = dict[int | None, SFRPosterior]
 """By task label; under ``None`` for a model without."""
@@ -49,7 +46,7 @@ PARAMETERS = ("all", "last_layer")
 class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
     """Trains nothing: each experience is absorbed by conditioning, and the posterior predicts.
 
-    The network lends its neural tangent kernel at the weights it has when the first experience
+    The network gives its neural tangent kernel at the weights it has when the first experience
     arrives. Classes need no announcement, and no unit of the network. With inducing inputs that
     are noise, and a network that neither grows nor is trained first, nothing depends on the order
     of experiences, and nothing is stored but the sums.
@@ -108,7 +105,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
                 "train_first=True to train on the first experience"
             )
         criterion = nn.CrossEntropyLoss() if criterion is None else criterion
-        self._likelihood = likelihoods.of_criterion(criterion, likelihood)
+        self._likelihood = likelihood_of(criterion, likelihood)
         self._num_inducing = whole("num_inducing", num_inducing)
         if prior_precision is not None:
             positive("prior_precision", prior_precision)
@@ -119,11 +116,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         if not isinstance(inducing, Tensor):
             selector(inducing, 1)  # refuses a name that is none
         self._inducing = inducing
-        if parameters not in PARAMETERS:
-            raise ArgumentError(
-                f"expected parameters to be one of {', '.join(PARAMETERS)}; got {parameters!r}"
-            )
-        self._parameters = parameters
+        self._parameters = choice("parameters", parameters, PARAMETERS)
         self._train_first, self._trained = train_first, False
         self._posteriors: Posteriors = {}
         # Noise is drawn when the first batch shows its shape, as if it were drawn here.
@@ -166,13 +159,11 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
                 "expected train() before absorb(), since train_first=True, got absorb(): the "
                 "first experience is trained on"
             )
-        if not len(experience.dataset):
-            raise DataError("expected data, got an empty dataset")
-        posteriors = self._with_room(experience.dataset)
+        require_samples(experience.dataset)
+        posteriors = self._with_outputs(experience.dataset)
         for label in task_labels(self.model, experience.dataset):
-            samples = Samples(evaluated(experience.dataset), label)
-            watched = shown(samples, "absorbing", len(samples), self._verbose)
-            posteriors[label].update(watched)
+            data = ExperienceData(experience.dataset, label)
+            posteriors[label].update(shown(data, "absorbing", len(data), self._verbose))
         self._posteriors = posteriors
 
     def forward(self) -> Tensor:
@@ -204,7 +195,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         # Not the loader of training, which may oversample or replay: every sample counts once.
         self.dataloader = in_order(evaluated(experience.dataset), self.train_mb_size)
         self._before_training_epoch(**kwargs)  # early stopping brings the best weights back here
-        posteriors = self._with_room(experience.dataset)
+        posteriors = self._with_outputs(experience.dataset)
         self._condition(posteriors, **kwargs)
         self._posteriors = posteriors
         self._after_training_epoch(**kwargs)
@@ -228,16 +219,14 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         self, posteriors: Posteriors, passes: dict[int | None, Absorption]
     ) -> tuple[Tensor, Distribution | None]:
         """Predict a mini-batch, and add it to the sums of its task labels."""
-        outputs, labels = self._blank_outputs(posteriors), self._labels
-        kinds = [None] if labels is None else labels.unique().tolist()
+        outputs, parts = self._blank_outputs(posteriors), rows_by_label(self._labels)
         predictive = None
-        for label in kinds:
-            own = slice(None) if labels is None else labels == label
+        for label, rows in parts:
             if label not in passes:
                 passes[label] = posteriors[label].absorption()
-            predictive = passes[label].step(self.mb_x[own], self.mb_y[own])
-            outputs[own] = values_of(predictive, outputs[own])
-        return outputs, predictive if len(kinds) == 1 else None
+            predictive = passes[label].step(self.mb_x[rows], self.mb_y[rows])
+            outputs[rows] = values_of(predictive, outputs[rows])
+        return outputs, predictive if len(parts) == 1 else None
 
     @property
     def _labels(self) -> Tensor | None:
@@ -245,7 +234,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         return labels
 
     def _blank_outputs(self, posteriors: Posteriors) -> Tensor:
-        """Room for the outputs of a mini-batch, and for classes that were never seen.
+        """A place for the outputs of a mini-batch, and for classes that were never seen.
 
         Other likelihoods compare outputs with targets, ``[B]`` or ``[B, C]``, one by one.
         """
@@ -255,55 +244,40 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         width = max(width, int(self.mb_y.max()) + 1)
         return torch.full((len(self.mb_y), width), ABSENT, device=self.device)
 
-    # Beginning -----------------------------------------------------------------------------------
+    # The first experience of a task label --------------------------------------------------------
 
     @property
     def _of_classes(self) -> bool:
         return self._likelihood == "classification"
 
-    def _with_room(self, dataset: Any) -> Posteriors:
+    def _with_outputs(self, dataset: Any) -> Posteriors:
         """Posteriors for all task labels, with an output for every class; ours stay as they are."""
         posteriors = {label: copy.copy(posterior) for label, posterior in self._posteriors.items()}
+        classes = max(classes_of(dataset)) + 1 if self._of_classes else 0
         for label in task_labels(self.model, dataset):
             if label not in posteriors:
-                posteriors[label] = self._begin(label, dataset)
-            classes = largest_label(dataset) + 1 if self._of_classes else 0
+                posteriors[label] = self._empty(ExperienceData(dataset, label), label, classes)
             if classes > posteriors[label].num_outputs:
                 posteriors[label].grow_outputs(classes)
         return posteriors
 
-    def _begin(self, label: int | None, dataset: Any) -> SFRPosterior:
+    def _empty(self, data: ExperienceData, label: int | None, classes: int) -> SFRPosterior:
         """A posterior without data, at the weights of now."""
-        samples = Samples(evaluated(dataset), label)
-        live, size = live_units(self.model, label, next(iter(samples))[0])
-        view = narrowed(self.model, label, live, size)
-        num_outputs = max(2, size, largest_label(dataset) + 1) if self._of_classes else len(live)
-        posterior = SFRPosterior(
-            view,
+        head = Head.of(self.model, label, next(iter(data))[0])
+        view = TaskView(self.model, label, head.units)
+        spec = Spec.checked(
             self._likelihood,
             parameters=self._parameters,
             prior_precision=self._prior_precision,
-            num_outputs=num_outputs,
+            num_outputs=max(2, head.size, classes) if self._of_classes else len(head.active),
         )
-        z = self._choose(view, samples, num_outputs)
-        return posterior.fit_sites(ValueSites.none(z, num_outputs))
-
-    def _choose(self, view: TaskView, samples: Samples, num_outputs: int) -> Tensor:
-        wanted: Tensor | Selector
-        if isinstance(self._inducing, Tensor):
-            wanted = self._inducing
-        else:
-            wanted = selector(self._inducing, self._num_inducing, without_data=True)
-        network = FrozenNetwork(view, self._parameters, torch.float64)
+        wanted: Tensor | Selector = (
+            self._inducing
+            if isinstance(self._inducing, Tensor)
+            else selector(self._inducing, self._num_inducing, without_data=True)
+        )
         with torch.random.fork_rng():
             torch.manual_seed(self._seed)
-            z, _ = choose(
-                wanted,
-                Batches(samples, BATCH),
-                network,
-                make(self._likelihood, "learn"),
-                num_outputs=num_outputs,
-                shared=True,
-            )
-        found: Tensor = z
-        return found
+            network = FrozenNetwork(view, self._parameters, spec.dtype)
+            state = empty_state(spec, wanted, Batches(data, BATCH), network)
+        return SFRPosterior.of(spec, view, state)

@@ -6,60 +6,58 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sfr_cl.duals import DualSums
-from sfr_cl.penalty import Penalty
-from sfr_cl.value_sites import ValueSites
+from sfr_cl.core.penalty import Penalty
+from sfr_cl.core.transfer import Sites, inducing, project_precision
+from sfr_cl.kernel.network import FrozenNetwork
 
+from .models import Head, TaskView
 from .tasks import Recipe, Task, without_warnings
-from .views import TaskView, live_units, narrowed
 
 
-def consolidate(
-    recipe: Recipe, model: nn.Module, tasks: Sequence[Task], size: int, *, parts: bool = False
-) -> Task:
+def consolidate(recipe: Recipe, tasks: Sequence[Task], size: int, *, parts: bool = False) -> Task:
     """Tasks of one label as one, over at most ``size`` of their inducing inputs.
 
-    Each keeps a share of its inducing inputs in proportion to its data, with the values they had.
+    One that is small enough stays as it is. Of several, each keeps a share of its inducing inputs
+    in proportion to its data, with the values they had.
     What is known of f at the others is projected onto those with the kernel of the current weights.
-    Units that no task has seen are pinned at all that are kept, with the weight of all tasks.
+    Units that no task has observed are held at all that are kept, with the weight of all tasks.
 
     Args:
         recipe: how they are remembered.
-        model: at its current weights.
-        tasks: several, of one task label.
+        tasks: of one task label.
         size: the most inducing inputs to keep.
         parts: whether they are parts of one task. Penalties of tasks add up, each a mean over its
             own inducing inputs; parts add up to the sums of the task before that mean is taken.
     """
+    if len(tasks) == 1 and len(tasks[0].z) <= size:
+        return tasks[0]
     label = tasks[0].label
-    live, head = live_units(model, label, tasks[0].z)
-    tasks = [_in_order(task.extended(model, live), live) for task in tasks]
+    head = Head.of(recipe.model, label, tasks[0].z)
+    tasks = [_ordered(task.extended(recipe.model, head.active), head.active) for task in tasks]
     kept = _shares(tasks, size)
-    z = torch.cat([task.z for task in tasks])
     predictive = None
     if recipe.predictive:
-        view = narrowed(model, label, live, head)
+        z = torch.cat([task.z for task in tasks])
         with without_warnings():
-            posterior = recipe.predicting(view, head).fit_sites(joined(tasks, head))
-            predictive = posterior.replace_inducing(z[kept]).sites
+            predictive = recipe.projected(head, joined(tasks, head.size), z[kept])
     return Task(
         label=label,
-        units=live,
+        units=head.active,
         classes=frozenset().union(*(task.classes for task in tasks)),
-        penalty=_penalty(recipe, model, tasks, kept, parts=parts),
+        penalty=_penalty(recipe, tasks, kept, parts=parts),
         predictive=predictive,
         num_data=sum(task.num_data for task in tasks),
         points=len(kept) if parts else max(task.points for task in tasks),
     )
 
 
-def joined(tasks: Sequence[Task], head: int) -> ValueSites:
+def joined(tasks: Sequence[Task], num_outputs: int) -> Sites:
     """What the data of several tasks says of f at all their inducing inputs."""
     sites = [task.predictive for task in tasks if task.predictive is not None]
-    size = max([head, *(part.num_outputs for part in sites)])
-    return ValueSites.join([part.with_outputs(size) for part in sites])
+    size = max([num_outputs, *(part.num_outputs for part in sites)])
+    return Sites.join([part.with_outputs(size) for part in sites])
 
 
 def _shares(tasks: Sequence[Task], size: int) -> Tensor:
@@ -70,74 +68,61 @@ def _shares(tasks: Sequence[Task], size: int) -> Tensor:
     # The k-th input of a task waits until the task has earned k inputs: the first to wait stay.
     waits = [(torch.arange(len(task.z)) + 0.5) * total / max(1, task.num_data) for task in tasks]
     for wait in waits:
-        wait[0] = 0.0  # no task is left out, if there is room
+        wait[0] = 0.0  # no task is left out, unless there are too many
     first = torch.cat(waits).argsort(stable=True)[:size]
     everything = torch.cat([start + one for start, one in zip(starts, order, strict=True)])
     return everything[first].sort().values
 
 
-def _in_order(task: Task, live: Tensor) -> Task:
-    """The task with its units in the order of ``live``."""
-    place = torch.full((int(live.max()) + 1,), -1, device=live.device)
-    place[live] = torch.arange(len(live), device=live.device)
-    held = place[task.units[task.penalty.held]]
-    order = place[task.units].argsort()
-    by_unit = held.argsort()
+def _ordered(task: Task, active: Tensor) -> Task:
+    """The task with its units in the order of the active ones."""
+    place = torch.full((int(active.max()) + 1,), -1, device=active.device)
+    place[active] = torch.arange(len(active), device=active.device)
+    observed = place[task.units[task.penalty.observed]]
+    by_unit = observed.argsort()
     penalty = replace(
         task.penalty,
-        targets=task.penalty.targets[:, order],
-        held=held[by_unit],
+        targets=task.penalty.targets[:, place[task.units].argsort()],
+        observed=observed[by_unit],
         precision=task.penalty.precision[by_unit],
     )
-    return replace(task, units=live, penalty=penalty)
+    return replace(task, units=active, penalty=penalty)
 
 
-def _penalty(
-    recipe: Recipe, model: nn.Module, tasks: Sequence[Task], kept: Tensor, *, parts: bool
-) -> Penalty:
+def _penalty(recipe: Recipe, tasks: Sequence[Task], kept: Tensor, *, parts: bool) -> Penalty:
     penalties = [task.penalty for task in tasks]
     z = torch.cat([penalty.z for penalty in penalties])
-    held = torch.cat([penalty.held for penalty in penalties]).unique()
+    observed = torch.cat([penalty.observed for penalty in penalties]).unique()
     pins = [penalty.pin for penalty in penalties]
     penalty = Penalty(
         z=z[kept],
         targets=torch.cat([penalty.targets for penalty in penalties])[kept],
-        held=held,
+        observed=observed,
         precision=penalties[0].targets.new_zeros(0, len(kept), len(kept)),
         pin=max(pins) if parts else sum(pins),
     )
-    if not len(held):
+    if not len(observed):
         return penalty
     size = None if parts else len(kept)
-    precision = torch.stack(
-        [torch.block_diag(*(_block(each, c, size) for each in penalties)) for c in held.tolist()]
-    )
-    zeros = precision.new_zeros(len(held), len(z))
-    sums = DualSums(
-        gradient=zeros,
-        point=zeros,
-        mass=zeros,
-        weight=precision,
-        constant=precision.new_zeros(()),
-        seen=precision.new_ones(len(held)),
-        count=precision.new_zeros(()),
-    )
-    posterior = recipe.holding(TaskView(model, tasks[0].label, tasks[0].units[held]))
+    blocks = [[_block(each, c, size) for each in penalties] for c in observed.tolist()]
+    precision = torch.stack([torch.block_diag(*row) for row in blocks])
+    view = TaskView(recipe.model, tasks[0].label, tasks[0].units[observed])
+    network = FrozenNetwork(view, "all", view.dtype)
     with without_warnings():  # of inputs that came twice, which only the stream can help
-        posterior.fit_sites(ValueSites(z, sums, zeros))
-        found = posterior.replace_inducing(z[kept]).sites.sums.weight
+        every = inducing(recipe.penalty_state(network, z))
+        found = project_precision(precision, every, every.over(network.prepare(z[kept])))
     return replace(penalty, precision=found.to(penalty.targets))
 
 
 def _block(penalty: Penalty, output: int, size: int | None) -> Tensor:
-    """One task's sites on one output, for a mean over ``size`` inducing inputs.
+    """One task's precision on one output, for a mean over ``size`` inducing inputs.
 
-    Of a part of a task (``None``), its sites as they are: it says nothing of a class it lacks.
+    Of a part of a task (``None``), its precision as it is: none of a class it lacks.
     """
     count = len(penalty.targets)
     scale = 1.0 if size is None else size / count
-    at = (penalty.held == output).nonzero()
+    at = (penalty.observed == output).nonzero()
     if len(at):
         return scale * penalty.precision[int(at[0, 0])].double()
     pin = 0.0 if size is None else scale * penalty.pin
-    return pin * torch.eye(count, dtype=torch.float64).to(penalty.held.device)
+    return pin * torch.eye(count, dtype=torch.float64).to(penalty.observed.device)

@@ -9,15 +9,14 @@ from avalanche.core import SupervisedPlugin
 from avalanche.models.utils import is_multi_task_module
 from torch import Tensor, nn
 
+from sfr_cl.data.arguments import choice, positive, whole
 from sfr_cl.errors import ArgumentError, DataError
-from sfr_cl.options import positive, whole
 
-from . import likelihood as likelihoods
+from .arguments import LIKELIHOODS, SelectorMaker, likelihood_of, require_mean, selector
+from .experiences import by_label
 from .predictive import Predictive, carried_over
-from .selectors import WITHOUT_DATA, SelectorMaker, selector
 from .store import TaskStore
 from .tasks import Recipe, Task
-from .views import classes_of, samples_by_label, task_labels
 
 COVARIANCES = ("sfr", "identity")
 PREDICTORS = ("network", "posterior")
@@ -32,7 +31,7 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         tau / (2M) sum_t sum_c d_tc' P_tc d_tc,   d_tc = f_c(Z_t; w) - f_c(Z_t; w_t)
 
     with P = K^-1 B_u K^-1 for the classes task t has seen, and the identity for the others. It
-    composes with any strategy and with other plug-ins. In a training loop of one's own,
+    composes with any strategy and with other plug-ins. In a custom training loop,
     :meth:`penalty` goes into the loss, and :meth:`end_task` follows the training of a task::
 
         loss = criterion(model(x), y) + plugin.penalty(model)
@@ -41,8 +40,8 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
 
     Of a stream that comes in parts (``split_online_stream``), parts become a task as soon as they
     have ``num_inducing`` samples, and the tasks of one experience are consolidated. Where the
-    stream does not say where an experience ends, all that came before is held at once, and a class
-    that has come is pinned no more where it had not.
+    stream does not say where an experience ends, the penalty is over all that came before, and P of
+    a class that has come is the identity no more where it had not.
 
     Args:
         num_inducing: inducing inputs M, for each task; with ``consolidated``, for all tasks.
@@ -59,7 +58,7 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         predict_with: ``"network"``, or ``"posterior"``: at evaluation ``strategy.mb_output`` holds
             log predictive probabilities of the posterior at the current weights, and
             ``strategy.mb_predictive`` the predictive distribution. Before the first experience,
-            and amid the training of one, which no posterior knows of yet, the network predicts.
+            and while one is trained, which is in no posterior yet, the network predicts.
         likelihood: ``"classification"``, ``"regression"`` or ``"binary"``; by default what the
             strategy's criterion stands for.
         verbose: show a bar while data is absorbed, if it takes long.
@@ -79,15 +78,13 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         verbose: bool = True,
     ) -> None:
         super().__init__()
-        _require("covariance", covariance, COVARIANCES)
-        _require("predict_with", predict_with, PREDICTORS)
+        self.covariance = choice("covariance", covariance, COVARIANCES)
+        self.predict_with = choice("predict_with", predict_with, PREDICTORS)
         if inducing is not None:
             selector(inducing, 1)  # refuses a name that is none
         if likelihood is not None:
-            likelihoods.require(likelihood)
+            choice("likelihood", likelihood, LIKELIHOODS)
         self.tau = positive("tau", tau)
-        self.covariance = covariance
-        self.predict_with = predict_with
         self.verbose = verbose
         self._likelihood = likelihood
         self._store = TaskStore(
@@ -105,12 +102,12 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         """The tasks learned so far, in the order of their training."""
         return list(self._store.tasks)
 
-    # For a training loop of one's own ------------------------------------------------------------
+    # For a custom training loop ------------------------------------------------------------------
 
     def penalty(self, model: nn.Module) -> Tensor:
         """tau times the regulariser, for this step; zero before the first task has ended."""
         if not self._heads_known:
-            self._store.look_at_heads(model)
+            self._store.update_heads(model)
             self._heads_known = True
         return self.tau * self._store.penalty(model)
 
@@ -118,10 +115,10 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         """Keep the posterior of a task the model has just learned.
 
         Args:
-            model: the model, at the weights to hold it to.
+            model: the model, at the weights it has learned.
             dataset: the task's data: items ``(x, y)``, or ``(x, y, task label)``.
         """
-        self._store.end_task(self._recipe, model, samples_by_label(model, dataset))
+        self._store.end_task(self._recipe(model), by_label(model, dataset))
         self._heads_known = self._training = False
 
     def absorb(self, model: nn.Module, dataset: Any, task: int | None = None) -> None:
@@ -133,7 +130,7 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
             task: which one, in the order of training; by default the one with these classes (and
                 this task label).
         """
-        self._store.absorb(self._recipe, model, samples_by_label(model, dataset), task)
+        self._store.absorb(self._recipe(model), by_label(model, dataset), task)
         self._training = False
 
     def predictive(self, model: nn.Module) -> Predictive:
@@ -143,36 +140,38 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
                 "expected predict_with='posterior', got 'network': what predicting needs was not "
                 "kept"
             )
-        tasks = self._store.everything(self._recipe, model)
+        recipe = self._recipe(model)
+        tasks = self._store.with_unfinished(recipe)
         if not tasks:
             raise DataError("expected a task that has ended, got none: call end_task first")
-        return carried_over(self._recipe, model, tasks)
+        return carried_over(recipe, tasks)
 
     def training_is_over(self) -> None:
-        """After training that was interrupted: evaluation is no longer amid it."""
+        """After training that was interrupted: evaluation may use the posterior again."""
         self._training = False
 
     # Avalanche's hooks ---------------------------------------------------------------------------
 
     def before_training(self, strategy: Any, **kwargs: Any) -> None:
         """Refuse a criterion that does not fit the likelihood."""
-        likelihoods.require_mean(strategy._criterion)
-        self._likelihood = likelihoods.of_criterion(strategy._criterion, self._likelihood)
+        require_mean(strategy._criterion)
+        self._likelihood = likelihood_of(strategy._criterion, self._likelihood)
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
-        """Close a task whose stream has ended; pin units of a head that has grown."""
-        experience = strategy.experience
-        self._require_room(strategy.model, experience.dataset)
+        """Close a task whose stream has ended; hold units of a head that has grown."""
+        experience, recipe = strategy.experience, self._recipe(strategy.model)
+        if recipe.of_classes:
+            self._store.require_inducing(strategy.model, experience.dataset)
         if not isinstance(experience, OnlineCLExperience) or (
             experience.access_task_boundaries and experience.is_first_subexp
         ):
-            self._store.close(self._recipe, strategy.model)
-        self._store.look_at_heads(strategy.model)
+            self._store.close(recipe)
+        self._store.update_heads(strategy.model)
         self._heads_known = self._training = True
 
     def before_backward(self, strategy: Any, **kwargs: Any) -> None:
         """Add the penalty to the loss."""
-        if self._store.held:
+        if self._store.penalised:
             strategy.loss += self.penalty(strategy.model)
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
@@ -182,21 +181,21 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         if not isinstance(experience, OnlineCLExperience):
             self.end_task(model, experience.dataset)
             return
-        samples = samples_by_label(model, experience.dataset)
-        ends = experience.access_task_boundaries
-        self._store.receive(self._recipe, model, samples, ends=ends)
+        recipe = self._recipe(model)
+        data, ends = by_label(model, experience.dataset), experience.access_task_boundaries
+        self._store.receive(recipe, data, ends=ends)
         if ends and experience.is_last_subexp:
-            self._store.close(self._recipe, model)
+            self._store.close(recipe)
         self._heads_known = False
 
     def before_eval(self, strategy: Any, **kwargs: Any) -> None:
         """Build the posterior at the current weights, if it is to predict."""
         self._predictive = None
-        if self.predict_with == "posterior" and not self._training and self._store.knows_data:
+        if self.predict_with == "posterior" and not self._training and self._store.has_data:
             self._predictive = self.predictive(strategy.model)
 
     def after_eval_forward(self, strategy: Any, **kwargs: Any) -> None:
-        """Let the posterior speak."""
+        """Put the posterior's predictions in the place of the network's."""
         if self.predict_with == "posterior":
             strategy.mb_predictive = None
         if self._predictive is None:
@@ -206,43 +205,16 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         strategy.mb_output, strategy.mb_predictive = found
 
     def after_eval(self, strategy: Any, **kwargs: Any) -> None:
-        """Give the posterior's memory back."""
+        """Free the posterior."""
         self._predictive = None
 
     # Private -------------------------------------------------------------------------------------
 
-    @property
-    def _recipe(self) -> Recipe:
+    def _recipe(self, model: nn.Module) -> Recipe:
         if self._likelihood is None:
             raise ArgumentError(
                 "expected to know the likelihood, got none: without a strategy, whose criterion "
                 "tells, say SFRPlugin(..., likelihood='classification')"
             )
         keep = self.predict_with == "posterior"
-        return Recipe(self._likelihood, self.covariance, keep, self.verbose)
-
-    def _require_room(self, model: nn.Module, dataset: Any) -> None:
-        """Refuse, before training, more classes of a head than it has inducing inputs."""
-        if self._recipe.likelihood != "classification":
-            return
-        if self._store.inducing in WITHOUT_DATA:
-            return
-        classes, heads = classes_of(dataset) | self._store.waiting_classes, 1
-        if self._store.consolidated:  # heads share the inducing inputs evenly
-            known = self._store.classes_by_label
-            new = {
-                label: known.get(label, set()) | classes for label in task_labels(model, dataset)
-            }
-            every = known | new
-            classes, heads = max(every.values(), key=len), len(every)
-        if len(classes) > self._store.num_inducing // heads:
-            raise ArgumentError(
-                f"expected an inducing input for every class, got {len(classes)} classes"
-                f"{f' in one of {heads} heads' if heads > 1 else ''} and "
-                f"num_inducing={self._store.num_inducing}: raise it"
-            )
-
-
-def _require(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ArgumentError(f"expected {name} to be one of {', '.join(known)}; got {value!r}")
+        return Recipe(model, self._likelihood, self.covariance, keep, self.verbose)

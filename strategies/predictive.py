@@ -1,4 +1,4 @@
-"""The posterior at the current weights, earlier tasks' sites carried over."""
+"""The posterior at the current weights, earlier tasks' site parameters carried over."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from sfr_cl import SFRPosterior
 from sfr_cl.errors import ArgumentError
 
 from .consolidation import joined
-from .tasks import Recipe, Task, without_warnings
-from .views import TaskView, live_units, narrowed
+from .models import Head, TaskView
+from .tasks import Recipe, Task, grouped, without_warnings
 
 LARGEST = 2000
 """Inducing inputs a prediction is made with; beyond, every task is projected onto fewer of its."""
@@ -36,7 +36,7 @@ class Predictive:
     def predict(
         self, x: Tensor, labels: Tensor | None = None, outputs: Tensor | None = None
     ) -> tuple[Tensor, Distribution | None]:
-        """What a head would say: log predictive probabilities, a logit, or a regression's mean.
+        """What a head would give: log predictive probabilities, a logit, or a regression's mean.
 
         Args:
             x: inputs.
@@ -56,56 +56,49 @@ class Predictive:
         if outputs is None:
             width = max(posterior.num_outputs for posterior in self._posteriors.values())
             outputs = torch.full((len(x), width), ABSENT, dtype=torch.float64, device=x.device)
-        if labels is None:
-            return self._head(x, None, outputs)
-        found = outputs.clone()
-        kinds = labels.unique().tolist()
-        for label in kinds:
-            own = labels == label
+        found, predictive = outputs.detach().clone(), None
+        for label, rows in rows_by_label(labels):
             if label in self._posteriors:
-                found[own], predictive = self._head(x[own], label, outputs[own])
-                if len(kinds) == 1:
-                    return found, predictive
-        return found, None
-
-    def _head(self, x: Tensor, label: int | None, outputs: Tensor) -> tuple[Tensor, Distribution]:
-        predictive = self._posteriors[label].predict(x)
-        return values_of(predictive, outputs), predictive
+                predictive = self._posteriors[label].predict(x[rows])
+                found[rows] = values_of(predictive, outputs[rows])
+        return found, predictive if labels is None or len(labels.unique()) == 1 else None
 
 
-def carried_over(recipe: Recipe, model: nn.Module, tasks: Sequence[Task]) -> Predictive:
+def rows_by_label(labels: Tensor | None) -> list[tuple[int | None, slice | Tensor]]:
+    """The rows of each task label in a mini-batch; all of them for a model without."""
+    if labels is None:
+        return [(None, slice(None))]
+    return [(label, labels == label) for label in labels.unique().tolist()]
+
+
+def carried_over(recipe: Recipe, tasks: Sequence[Task]) -> Predictive:
     """What all tasks together predict at the current weights.
 
-    The sites of each task on its f(Z) are read with the kernel of those weights: B' = K' P K',
-    eta' = K' h. The prior precision is that of greatest evidence.
+    The site parameters of each task at its Z are read with the kernel of those weights:
+    B' = K' P K', eta' = K' h. The prior precision is that of greatest evidence.
     """
-    labels = dict.fromkeys(task.label for task in tasks)
-    return Predictive(
-        {
-            label: _posterior(recipe, model, [task for task in tasks if task.label == label])
-            for label in labels
-        }
-    )
+    groups = grouped(tasks)
+    return Predictive({label: _posterior(recipe, groups[label]) for label in groups})
 
 
-def _posterior(recipe: Recipe, model: nn.Module, tasks: Sequence[Task]) -> SFRPosterior:
+def _posterior(recipe: Recipe, tasks: Sequence[Task]) -> SFRPosterior:
     label = tasks[0].label
-    live, head = live_units(model, label, tasks[0].z)
-    view = narrowed(model, label, live, head)
+    head = Head.of(recipe.model, label, tasks[0].z)
     with without_warnings():  # of inputs that came twice, which only the stream can help
         if sum(len(task.z) for task in tasks) > LARGEST:
-            tasks = [_thinned(recipe, view, head, task, LARGEST // len(tasks)) for task in tasks]
-        posterior = recipe.predicting(view, head).fit_sites(joined(tasks, head))
-    return posterior.tune_prior_precision()
+            tasks = [_thinned(recipe, head, task, LARGEST // len(tasks)) for task in tasks]
+        state = recipe.at_weights(head, joined(tasks, head.size))
+    view = TaskView(recipe.model, label, head.units)
+    return SFRPosterior.of(state.spec, view, state).tune_prior_precision()
 
 
-def _thinned(recipe: Recipe, view: TaskView, head: int, task: Task, size: int) -> Task:
+def _thinned(recipe: Recipe, head: Head, task: Task, size: int) -> Task:
     """The task over at most ``size`` of its inducing inputs, evenly spaced: they may be sorted."""
     if len(task.z) <= size:
         return task
-    posterior = recipe.predicting(view, head).fit_sites(joined([task], head))
     rows = torch.linspace(0, len(task.z) - 1, max(1, size)).round().long()
-    return replace(task, predictive=posterior.replace_inducing(task.z[rows]).sites)
+    found = recipe.projected(head, joined([task], head.size), task.z[rows])
+    return replace(task, predictive=found)
 
 
 def values_of(predictive: Distribution, outputs: Tensor) -> Tensor:

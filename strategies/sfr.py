@@ -1,4 +1,4 @@
-"""SFR as a strategy: training held to the posterior of earlier tasks."""
+"""SFR as a strategy: training regularised by the posterior of earlier tasks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from avalanche.training.plugins.evaluation import default_evaluator
 from avalanche.training.templates import SupervisedTemplate
 from torch import nn
 
-from . import likelihood as likelihoods
+from .arguments import SelectorMaker, likelihood_of
 from .plugin import SFRPlugin
-from .selectors import SelectorMaker
 
 
 class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
@@ -61,7 +60,7 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
             points_per_step=points_per_step,
             consolidated=consolidated,
             predict_with=predict_with,
-            likelihood=likelihoods.of_criterion(criterion, likelihood),
+            likelihood=likelihood_of(criterion, likelihood),
             verbose=verbose,
         )
         super().__init__(

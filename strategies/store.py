@@ -2,129 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sfr_cl.errors import ArgumentError, DataError
-from sfr_cl.network import eval_mode, run
+from sfr_cl.kernel.network import eval_mode, run
 
+from .arguments import WITHOUT_DATA, SelectorMaker, selector
 from .consolidation import consolidate
-from .selectors import SelectorMaker, selector
-from .tasks import Recipe, Task, absorb, remember, survey
-from .views import Pairs, TaskView, head_size, live_units
-
-Samples = Mapping[int | None, Pairs]
-"""Pairs (x, y) by task label; one entry, ``None``, for a model without labels."""
+from .experiences import Pairs, PairsByLabel, classes_in, classes_of, task_labels
+from .models import Head, TaskView, head_size
+from .tasks import Recipe, Task, absorb, grouped, remember, survey
 
 
+@dataclass(eq=False)
 class TaskStore:
-    """Remembers tasks as they end, and parts of a stream as they arrive.
+    """Remembers tasks as they end, and parts of a stream as they arrive."""
 
-    Args:
-        num_inducing: M, for each task; with ``consolidated``, for all of them.
-        inducing: how inducing inputs are chosen; by default evenly over the classes, if there are.
-        points_per_step: inducing inputs a penalty is computed on; ``None`` for all.
-        consolidated: whether all tasks of one label are kept as one.
-    """
-
-    def __init__(
-        self,
-        num_inducing: int,
-        inducing: str | SelectorMaker | None,
-        points_per_step: int | None,
-        consolidated: bool,
-    ) -> None:
-        self.num_inducing = num_inducing
-        self.inducing = inducing
-        self.points_per_step = points_per_step
-        self.consolidated = consolidated
-        self.tasks: list[Task] = []
-        self._open: dict[int | None, Task] = {}
-        self._waiting: dict[int | None, list[tuple[Tensor, Tensor]]] = {}
-        self._without_ends = False
-        self._turns: list[int] = []
-        self._widths: dict[int | None, int] = {}
+    num_inducing: int
+    """M, for each task; with ``consolidated``, for all of them."""
+    inducing: str | SelectorMaker | None
+    """How inducing inputs are chosen; by default evenly over the classes, if there are."""
+    points_per_step: int | None
+    """Inducing inputs a penalty is computed on; ``None`` for all."""
+    consolidated: bool
+    """Whether all tasks of one label are kept as one."""
+    tasks: list[Task] = field(default_factory=list)
+    _open: dict[int | None, Task] = field(default_factory=dict)
+    _waiting: dict[int | None, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
+    _without_ends: bool = False
+    _turns: list[int] = field(default_factory=list)
+    _widths: dict[int | None, int] = field(default_factory=dict)
 
     # Remembering ---------------------------------------------------------------------------------
 
-    def end_task(self, recipe: Recipe, model: nn.Module, samples: Samples) -> None:
-        """A task, whole."""
-        self._require_heads(model)
-        self._add(recipe, model, [self._remember(recipe, model, *item) for item in samples.items()])
+    def end_task(self, recipe: Recipe, data: PairsByLabel) -> None:
+        """A complete task."""
+        self._require_heads(recipe.model)
+        self._add(recipe, [self._remember(recipe, *item) for item in data.items()])
 
-    def receive(self, recipe: Recipe, model: nn.Module, samples: Samples, *, ends: bool) -> None:
+    def receive(self, recipe: Recipe, data: PairsByLabel, *, ends: bool) -> None:
         """A part of a stream: parts wait until they have M samples, then join the open task.
 
         Args:
             recipe: how it is remembered.
-            model: the model at its current weights.
-            samples: the part.
-            ends: whether the stream will say where a task ends. Where it never does, all that was
-                folded so far is held at once.
+            data: the part.
+            ends: whether the stream will say where a task ends. Where it never does, the penalty is
+                over all that was consolidated so far.
         """
-        self._require_heads(model)
+        self._require_heads(recipe.model)
         waiting, opened = dict(self._waiting), dict(self._open)
-        for label, pairs in samples.items():
+        for label, pairs in data.items():
             waiting[label] = [*waiting.get(label, []), *pairs]
             if sum(len(y) for _, y in waiting[label]) >= self.num_inducing:
-                opened[label] = self._folded(recipe, model, label, waiting.pop(label))
+                opened[label] = self._joined(recipe, label, waiting.pop(label))
         self._without_ends, self._waiting, self._open = not ends, waiting, opened
 
-    def close(self, recipe: Recipe, model: nn.Module) -> None:
+    def close(self, recipe: Recipe) -> None:
         """The end of the task whose parts were received, if there were any."""
         opened = dict(self._open)
         for label, pairs in self._waiting.items():
-            opened[label] = self._folded(recipe, model, label, pairs)
+            opened[label] = self._joined(recipe, label, pairs)
         if opened:
-            self._add(recipe, model, list(opened.values()))
+            self._add(recipe, list(opened.values()))
         self._open, self._waiting = {}, {}
 
-    def absorb(self, recipe: Recipe, model: nn.Module, samples: Samples, task: int | None) -> None:
+    def absorb(self, recipe: Recipe, data: PairsByLabel, task: int | None) -> None:
         """More data of a known task."""
-        self._require_heads(model)
+        self._require_heads(recipe.model)
         changed, opened = list(self.tasks), dict(self._open)
-        for label, data in samples.items():
-            classes, _ = survey(recipe, data, None)
+        for label, pairs in data.items():
+            classes, _ = survey(recipe, pairs, None)
             if task is None and label in opened and classes <= opened[label].classes:
-                opened[label] = absorb(recipe, model, opened[label], data)
+                opened[label] = absorb(recipe, opened[label], pairs)
                 continue
             at = self._only_match(label, classes) if task is None else self._index(task, label)
-            changed[at] = absorb(recipe, model, changed[at], data)
+            changed[at] = absorb(recipe, changed[at], pairs)
         self.tasks, self._open = changed, opened
 
-    def _remember(self, recipe: Recipe, model: nn.Module, label: int | None, data: Pairs) -> Task:
+    def _remember(self, recipe: Recipe, label: int | None, data: Pairs) -> Task:
         count = min(self.num_inducing, sum(len(y) for _, y in data))
-        default = "class_balanced" if recipe.likelihood == "classification" else "random"
-        return remember(recipe, model, label, data, selector(self.inducing or default, count))
+        default = "class_balanced" if recipe.of_classes else "random"
+        return remember(recipe, label, data, selector(self.inducing or default, count))
 
-    def _folded(self, recipe: Recipe, model: nn.Module, label: int | None, pairs: Pairs) -> Task:
+    def _joined(self, recipe: Recipe, label: int | None, pairs: Pairs) -> Task:
         """The open task of a label with more parts of it."""
-        task = self._remember(recipe, model, label, pairs)
+        task = self._remember(recipe, label, pairs)
         if label not in self._open:
             return task
         parts = [self._open[label], task]
-        return consolidate(recipe, model, parts, self.num_inducing, parts=True)
+        return consolidate(recipe, parts, self.num_inducing, parts=True)
 
-    def _add(self, recipe: Recipe, model: nn.Module, tasks: list[Task]) -> None:
+    def _add(self, recipe: Recipe, tasks: list[Task]) -> None:
         tasks = [*self.tasks, *tasks]
         if self.consolidated and tasks:
-            labels = dict.fromkeys(task.label for task in tasks)
-            size = max(1, self.num_inducing // len(labels))
-            groups = [[task for task in tasks if task.label == label] for label in labels]
-            tasks = [
-                group[0]
-                if len(group) == 1 and len(group[0].z) <= size
-                else consolidate(recipe, model, group, size)
-                for group in groups
-            ]
+            groups = grouped(tasks)
+            size = max(1, self.num_inducing // len(groups))
+            tasks = [consolidate(recipe, group, size) for group in groups.values()]
         self.tasks, self._turns = tasks, []
+
+    # Refusing ------------------------------------------------------------------------------------
+
+    def require_inducing(self, model: nn.Module, dataset: Any) -> None:
+        """Refuse, before training, more classes of a head than it has inducing inputs."""
+        if self.inducing in (*WITHOUT_DATA,):
+            return
+        pairs = [pair for parts in self._waiting.values() for pair in parts]
+        classes, heads = classes_of(dataset) | classes_in(pairs), 1
+        if self.consolidated:  # heads share the inducing inputs evenly
+            known: dict[int | None, set[int]] = {}
+            for task in self._kept:
+                known.setdefault(task.label, set()).update(task.classes)
+            for label in task_labels(model, dataset):
+                known.setdefault(label, set()).update(classes)
+            classes, heads = max(known.values(), key=len), len(known)
+        if len(classes) > self.num_inducing // heads:
+            raise ArgumentError(
+                f"expected an inducing input for every class, got {len(classes)} classes"
+                f"{f' in one of {heads} heads' if heads > 1 else ''} and "
+                f"num_inducing={self.num_inducing}: raise it"
+            )
 
     def _require_heads(self, model: nn.Module) -> None:
         """Refuse heads that lack units of a task."""
         sizes: dict[int | None, int] = {}
-        for task in [*self.tasks, *self._open.values()]:
+        for task in self._kept:
             if task.label not in sizes:
                 sizes[task.label] = head_size(model, task.label, task.z)
             task.require_units(sizes[task.label])
@@ -140,17 +145,13 @@ class TaskStore:
         return task
 
     def _only_match(self, label: int | None, classes: frozenset[int]) -> int:
-        matches = [
-            i
-            for i, task in enumerate(self.tasks)
-            if task.label == label and classes <= task.classes
-        ]
+        own = [(i, task.classes) for i, task in enumerate(self.tasks) if task.label == label]
+        matches = [i for i, known in own if classes <= known]
         if not matches:
-            known = [sorted(task.classes) for task in self.tasks if task.label == label]
             raise DataError(
                 f"expected data of a known task, got classes {sorted(classes)} where those of the "
-                f"tasks are {known}: train on it first (a stream's parts become a task once they "
-                f"have num_inducing samples)"
+                f"tasks are {[sorted(known) for _, known in own]}: train on it first (a stream's "
+                f"parts become a task once they have num_inducing samples)"
             )
         if len(matches) > 1:
             raise ArgumentError(
@@ -162,32 +163,22 @@ class TaskStore:
     # Reading -------------------------------------------------------------------------------------
 
     @property
-    def knows_data(self) -> bool:
+    def has_data(self) -> bool:
         """Whether anything has been received."""
-        return bool(self.tasks or self._open or self._waiting)
+        return bool(self._kept or self._waiting)
 
     @property
-    def waiting_classes(self) -> set[int]:
-        """The classes of the parts that wait to become a task."""
-        pairs = [pair for parts in self._waiting.values() for pair in parts]
-        return {int(label) for _, y in pairs for label in y.unique()}
+    def _kept(self) -> list[Task]:
+        return [*self.tasks, *self._open.values()]
 
     @property
-    def classes_by_label(self) -> dict[int | None, set[int]]:
-        """The classes of all tasks, by task label."""
-        found: dict[int | None, set[int]] = {}
-        for task in [*self.tasks, *self._open.values()]:
-            found[task.label] = found.get(task.label, set()) | task.classes
-        return found
-
-    @property
-    def held(self) -> list[Task]:
-        """The tasks a network is held to."""
-        return [*self.tasks, *(self._open.values() if self._without_ends else ())]
+    def penalised(self) -> list[Task]:
+        """The tasks the penalty is over."""
+        return self._kept if self._without_ends else list(self.tasks)
 
     def penalty(self, model: nn.Module) -> Tensor:
         """The regulariser over this step's tasks, weighted to have that of all as expectation."""
-        tasks = self.held
+        tasks = self.penalised
         total = next(model.parameters()).new_zeros(())
         if not tasks:
             return total
@@ -199,15 +190,15 @@ class TaskStore:
             with eval_mode(view):  # all tasks of a head in one pass
                 outputs = run(view, torch.cat(inputs))
             if outputs.shape[1] != self._widths.get(label):
-                self.look_at_heads(model)
-                tasks = self.held
+                self.update_heads(model)
+                tasks = self.penalised
             parts = outputs.split([len(z) for z in inputs])
             for i, part in zip(group, parts, strict=True):
                 total = total + tasks[i].penalty.like(view).at(part[:, tasks[i].units])
         return len(tasks) / len(chosen) * total
 
     def _take_turns(self, count: int) -> list[int]:
-        """Tasks in random order, each as often as any other: less noise than drawing anew."""
+        """Tasks in random order, each as often as any other: less noise than independent draws."""
         some = count
         if self.points_per_step is not None and not self.consolidated:
             some = max(1, self.points_per_step // self.num_inducing)
@@ -218,26 +209,26 @@ class TaskStore:
         chosen, self._turns = self._turns[:some], self._turns[some:]
         return chosen
 
-    def look_at_heads(self, model: nn.Module) -> None:
-        """Pin units that came to life since, before they are trained."""
+    def update_heads(self, model: nn.Module) -> None:
+        """Hold units that became active since, before they are trained."""
         self._require_heads(model)
-        live: dict[int | None, Tensor] = {}
-        for task in self.held:
-            if task.label not in live:
-                found = live_units(model, task.label, task.z)
-                live[task.label], self._widths[task.label] = found
-        self.tasks = [task.extended(model, live[task.label]) for task in self.tasks]
+        heads: dict[int | None, Head] = {}
+        for task in self.penalised:
+            if task.label not in heads:
+                heads[task.label] = Head.of(model, task.label, task.z)
+        self._widths.update({label: head.size for label, head in heads.items()})
+        self.tasks = [task.extended(model, heads[task.label].active) for task in self.tasks]
         if self._without_ends:
             self._open = {
-                label: task.extended(model, live[label]) for label, task in self._open.items()
+                label: task.extended(model, heads[label].active)
+                for label, task in self._open.items()
             }
 
-    def everything(self, recipe: Recipe, model: nn.Module) -> list[Task]:
+    def with_unfinished(self, recipe: Recipe) -> list[Task]:
         """All tasks, with what has arrived of an unfinished one; nothing is changed."""
-        self._require_heads(model)
+        self._require_heads(recipe.model)
         with torch.random.fork_rng():
             waiting = [
-                self._remember(recipe, model, label, pairs)
-                for label, pairs in self._waiting.items()
+                self._remember(recipe, label, pairs) for label, pairs in self._waiting.items()
             ]
-        return [*self.tasks, *self._open.values(), *waiting]
+        return [*self._kept, *waiting]

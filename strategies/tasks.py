@@ -1,37 +1,42 @@
 """What is kept of a task: inducing inputs, the function's values there, and what data says of them.
 
-None of it depends on the weights it was made at (:mod:`sfr_cl.value_sites`): a task costs M inputs
-and M x M numbers for each class it has seen, and no copy of the network.
+None of it depends on the weights it was made at (:mod:`sfr_cl.core.transfer`): a task costs M
+inputs and M x M numbers for each class it has seen, and no copy of the network.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from sfr_cl import SFRPosterior
+from sfr_cl.core.penalty import Penalty
+from sfr_cl.core.spec import Spec
+from sfr_cl.core.state import State
+from sfr_cl.core.sums import Terms
+from sfr_cl.core.transfer import Sites, inducing
+from sfr_cl.data.batches import Batches
+from sfr_cl.data.inputs import Inputs
 from sfr_cl.errors import DataError, MismatchError, SFRWarning
-from sfr_cl.inducing import Selector, choose
-from sfr_cl.inputs import Batches, prepare
+from sfr_cl.inducing import Selector, choose, empty_state
+from sfr_cl.kernel.network import FrozenNetwork
 from sfr_cl.likelihoods import make
-from sfr_cl.network import FrozenNetwork, eval_mode, run
-from sfr_cl.penalty import Penalty
-from sfr_cl.value_sites import ValueSites
 
-from .curvature import Curvatures, GivenCurvature
+from .experiences import BATCH, Pairs
+from .models import Head, TaskView, narrowed
 from .progress import shown
-from .views import BATCH, Pairs, TaskView, live_units, narrowed
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How tasks are remembered."""
 
+    model: nn.Module
+    """What learns them, at its current weights."""
     likelihood: str
     covariance: str
     """``"sfr"``, or ``"identity"`` for the ablation."""
@@ -40,29 +45,50 @@ class Recipe:
     verbose: bool
     """Whether to show how far a pass over data is."""
 
-    def holding(self, view: TaskView, z: Tensor | None = None) -> SFRPosterior:
-        """The posterior whose sites are the penalty's: curvature at the network's output.
+    @property
+    def of_classes(self) -> bool:
+        """Whether targets are classes."""
+        return self.likelihood == "classification"
 
-        Of classes, the view has the units whose curvature comes with the data.
+    def penalty_state(self, network: FrozenNetwork, z: Inputs) -> State:
+        """The state whose site parameters are the penalty's, without data.
+
+        Its curvature is that at the network's output. Double precision changes no result, measured.
         """
-        classes = self.likelihood == "classification"
-        return SFRPosterior(
-            view,
-            GivenCurvature() if classes else self.likelihood,
-            inducing=z,
+        spec = Spec.checked(
+            self.likelihood,
             output_kernel="per_output",
             linearize_at="network",
             noise_variance=1.0 if self.likelihood == "regression" else "learn",
-            dtype=next(view.parameters()).dtype,  # double precision changes no result, measured
+            dtype=network.dtype,
         )
+        return empty_state(spec, z, None, network)
 
-    def predicting(self, view: TaskView, size: int, z: Tensor | None = None) -> SFRPosterior:
-        """The posterior that predicts: data absorbed at f = 0, one kernel for all outputs.
+    def predictive_state(self, head: Head, z: Inputs) -> State:
+        """The state that predicts, without data: linearised at f = 0, one kernel for all outputs.
 
-        ``size`` is that of the whole head: of classes, those without a live unit count too.
+        Of classes, it has an output for each unit of the head, whether it is active or not.
         """
-        num_outputs = size if self.likelihood == "classification" else None
-        return SFRPosterior(view, self.likelihood, inducing=z, num_outputs=num_outputs)
+        num_outputs = head.size if self.of_classes else None
+        spec = Spec.checked(self.likelihood, num_outputs=num_outputs)
+        return empty_state(spec, z, None, head.narrowed())
+
+    def predictive_sites(self, head: Head, z: Inputs, data: Pairs, count: int) -> Sites:
+        """What data says of f at Z, to predict with."""
+        state = self.predictive_state(head, z)
+        watched = shown(data, "posterior", count, self.verbose)
+        return Sites.of(state.add(state.sums_of(Batches(watched, state.basis.batch_size))))
+
+    def projected(self, head: Head, sites: Sites, z: Tensor) -> Sites:
+        """Sites at other inducing inputs, by the kernel of the weights of now."""
+        state = self.at_weights(head, sites)
+        basis = inducing(state)
+        return Sites.of(state.project(basis.over(basis.network.prepare(z))))
+
+    def at_weights(self, head: Head, sites: Sites) -> State:
+        """The state that predicts, with what was known of f at other weights."""
+        state = self.predictive_state(head, sites.z)
+        return sites.to(state.basis.network.device).at(state)
 
 
 @dataclass(frozen=True)
@@ -72,12 +98,12 @@ class Task:
     label: int | None
     """Its task label, for a model that takes one."""
     units: Tensor
-    """The output units that are held or pinned, ``[C]``."""
+    """The output units the penalty is over, ``[C]``."""
     classes: frozenset[int]
     """The classes seen; none for a regression."""
     penalty: Penalty
     """Over those units, in the precision of the model."""
-    predictive: ValueSites | None
+    predictive: Sites | None
     num_data: int
     points: int
     """The inducing inputs its penalty was a mean over when its data was seen."""
@@ -101,66 +127,66 @@ class Task:
                 f"learned with, got {size}: heads can grow, not shrink"
             )
 
-    def extended(self, model: nn.Module, live: Tensor) -> Task:
-        """With units that came to life since, pinned where they are before they are trained."""
-        new = live[~torch.isin(live, self.units)]
+    def extended(self, model: nn.Module, active: Tensor) -> Task:
+        """With units that became active since, held where they are before they are trained."""
+        new = active[~torch.isin(active, self.units)]
         if not len(new):
             return self
-        view = TaskView(model, self.label, new)
-        with torch.no_grad(), eval_mode(view):
-            values = run(view, self.z)
+        values = TaskView(model, self.label, new).outputs(self.z)
         targets = torch.cat([self.penalty.targets, values], dim=1)
         units = torch.cat([self.units, new])
         return replace(self, units=units, penalty=replace(self.penalty, targets=targets))
 
 
-def remember(
-    recipe: Recipe, model: nn.Module, label: int | None, data: Pairs, select: Selector
-) -> Task:
+def remember(recipe: Recipe, label: int | None, data: Pairs, select: Selector) -> Task:
     """A task, from the model that has just learned it and its data: one pass of conditioning."""
-    live, size = live_units(model, label, next(iter(data))[0])
-    view = narrowed(model, label, live, size)
-    whole = FrozenNetwork(TaskView(model, label), "all", torch.float64)
-    likelihood = make(recipe.likelihood, "learn")
-    z, _ = choose(select, Batches(data, BATCH), whole, likelihood, num_outputs=None, shared=True)
+    head = Head.of(recipe.model, label, next(iter(data))[0])
+    view = TaskView(recipe.model, label, head.units)
+    likelihood, batches = make(recipe.likelihood, "learn"), Batches(data, BATCH)
+    z, _ = choose(select, batches, head.network, likelihood, num_outputs=None, shared=True)
     z = _distinct(z)
     classes, count = survey(recipe, data, z)
-    penalty = _pinned(view, z)
+    observed = torch.zeros(0, dtype=torch.long, device=z.device)
+    targets = view.outputs(z)
+    penalty = Penalty(z, targets, observed, targets.new_zeros(0, len(z), len(z)))
     if recipe.covariance == "sfr":
-        penalty = _added(penalty, *_sites(recipe, view, live, z, data, classes, count), start=0.0)
-    predictive = None
-    if recipe.predictive:
-        watched = shown(data, "posterior", count, recipe.verbose)
-        predictive = recipe.predicting(view, size, z).fit(watched).sites
-    return Task(label, live, classes, penalty.like(view), predictive, count, len(z))
+        found = _precision(recipe, view, head.active, z, data, classes, count)
+        penalty = _added(penalty, *found, start=0.0)
+    predictive = recipe.predictive_sites(head, z, data, count) if recipe.predictive else None
+    return Task(label, head.active, classes, penalty.like(view), predictive, count, len(z))
 
 
-def absorb(recipe: Recipe, model: nn.Module, task: Task, data: Pairs) -> Task:
+def absorb(recipe: Recipe, task: Task, data: Pairs) -> Task:
     """More data of a known task, at the current weights; nothing is trained."""
-    live, size = live_units(model, task.label, next(iter(data))[0])
     classes, count = survey(recipe, data, None)
+    known = task.classes | classes
     penalty, predictive = task.penalty, task.predictive
-    if recipe.covariance == "sfr":
-        view = task.view(model)
-        known = task.classes | classes
-        with without_warnings():  # of inputs that came twice: told when they were chosen
-            held, precision = _sites(recipe, view, task.units, task.z, data, known, count)
-        # Consolidation changes how many inputs the mean is over, and not what a datum counts for.
-        precision = len(task.z) / task.points * precision
-        penalty = _added(penalty, held, precision, start=penalty.pin).like(view)
-    if predictive is not None:
-        view = narrowed(model, task.label, live, size)
-        watched = shown(data, "posterior", count, recipe.verbose)
-        with without_warnings():
-            sites = recipe.predicting(view, size, task.z).fit(watched).sites
-        predictive = predictive.with_outputs(sites.num_outputs) + sites
+    with without_warnings():  # of inputs that came twice: told when they were chosen
+        if recipe.covariance == "sfr":
+            view = task.view(recipe.model)
+            observed, precision = _precision(recipe, view, task.units, task.z, data, known, count)
+            # Consolidation changes the inputs of the mean, and not what a sample counts for.
+            precision = len(task.z) / task.points * precision
+            penalty = _added(penalty, observed, precision, start=penalty.pin).like(view)
+        if predictive is not None:
+            head = Head.of(recipe.model, task.label, next(iter(data))[0])
+            sites = recipe.predictive_sites(head, task.z, data, count)
+            predictive = predictive.with_outputs(sites.num_outputs) + sites
     return replace(
         task,
         penalty=penalty,
         predictive=predictive,
-        classes=task.classes | classes,
+        classes=known,
         num_data=task.num_data + count,
     )
+
+
+def grouped(tasks: Iterable[Task]) -> dict[int | None, list[Task]]:
+    """Tasks by their label."""
+    groups: dict[int | None, list[Task]] = {}
+    for task in tasks:
+        groups.setdefault(task.label, []).append(task)
+    return groups
 
 
 @contextmanager
@@ -179,7 +205,7 @@ def survey(recipe: Recipe, data: Pairs, z: Tensor | None) -> tuple[frozenset[int
     count = 0
     for x, y in data:
         count += len(y)
-        if recipe.likelihood == "classification":
+        if recipe.of_classes:
             classes.update(y.unique().tolist())
             if len(drawn) < len(classes) and z is not None:
                 pairs = zip(x.to(z), y.tolist(), strict=True)
@@ -204,16 +230,7 @@ def _bytes(row: Tensor) -> bytes:
     return row.contiguous().cpu().numpy().tobytes()
 
 
-def _pinned(view: TaskView, z: Tensor) -> Penalty:
-    """Every output held by the identity."""
-    nothing = torch.zeros(0, dtype=torch.long, device=z.device)
-    parameter = next(view.parameters())
-    with torch.no_grad(), eval_mode(view):
-        targets = run(view, prepare(z, parameter.device, parameter.dtype))
-    return Penalty(z, targets, nothing, targets.new_zeros(0, len(z), len(z)))
-
-
-def _sites(
+def _precision(
     recipe: Recipe,
     view: TaskView,
     units: Tensor,
@@ -222,30 +239,46 @@ def _sites(
     classes: frozenset[int],
     count: int,
 ) -> tuple[Tensor, Tensor]:
-    """Which outputs of a view the data has spoken of, and its sites there, ``[H, M, M]``."""
-    held = torch.arange(len(units), device=units.device)
-    if recipe.likelihood == "classification":
+    """Which of a view's outputs the data has observed, and P of these, ``[H, M, M]``."""
+    network = FrozenNetwork(view, "all", view.dtype)
+    watched = shown(data, "conditioning", count, recipe.verbose)
+    if not recipe.of_classes:
+        state = recipe.penalty_state(network, z)
+        sums = state.sums_of(Batches(watched, state.basis.batch_size))
+        observed = torch.arange(len(units), device=units.device)
+    else:
         known = torch.tensor(sorted(classes)).to(units)
-        held = torch.isin(units, known).nonzero()[:, 0]
-        if len(held) < len(known):
+        observed = torch.isin(units, known).nonzero()[:, 0]
+        if len(observed) < len(known):
             raise DataError(
                 f"expected classes the network has units for, {units.tolist()}, got "
                 f"{sorted(classes)}: train on them first"
             )
-        data = Curvatures(data, view, held)
-        view = TaskView(view.model, view.label, units[held])
-    watched = shown(data, "conditioning", count, recipe.verbose)
-    return held, recipe.holding(view, z).fit(watched).sites.sums.weight
+        state = recipe.penalty_state(narrowed(network, units[observed]), z)
+        batches = Batches(watched, state.basis.batch_size)
+        sums = state.sums_of_terms(_softmax_terms(network, batches, observed))
+    return observed, sums.on_values(inducing(state).factor).weight
 
 
-def _added(penalty: Penalty, held: Tensor, precision: Tensor, *, start: float) -> Penalty:
-    """The penalty with more sites, towards the same values.
+def _softmax_terms(
+    network: FrozenNetwork, batches: Batches, observed: Tensor
+) -> Iterator[tuple[Inputs, Terms]]:
+    """Inputs with the curvature p (1 - p) of some outputs, whose p depend on all."""
+    for x, _ in batches:
+        outputs = network(network.prepare(x))
+        p = outputs.double().softmax(1)[:, observed]
+        curvature = (p * (1 - p)).to(outputs)
+        yield x, Terms.of(torch.zeros_like(curvature), curvature)
 
-    Outputs that no datum had spoken of start with ``start`` times the identity.
+
+def _added(penalty: Penalty, observed: Tensor, precision: Tensor, *, start: float) -> Penalty:
+    """The penalty with more precision, towards the same values.
+
+    Outputs that were not observed before start with ``start`` times the identity.
     """
-    every = torch.cat([penalty.held, held]).unique()
+    every = torch.cat([penalty.observed, observed]).unique()
     total = start * torch.eye(len(penalty.targets)).to(penalty.precision)
     total = total.repeat(len(every), 1, 1)
-    total[torch.searchsorted(every, penalty.held)] = penalty.precision
-    total[torch.searchsorted(every, held)] += precision.to(total)
-    return replace(penalty, held=every, precision=total)
+    total[torch.searchsorted(every, penalty.observed)] = penalty.precision
+    total[torch.searchsorted(every, observed)] += precision.to(total)
+    return replace(penalty, observed=every, precision=total)

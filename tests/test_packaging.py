@@ -16,6 +16,7 @@ from support.paths import ROOT
 FOLDERS = {
     "sfr_cl": "sfr_cl",
     "sfr_cl.strategies": "strategies",
+    "sfr_cl.testing": "sfr_cl/testing",
     "sfr_cl.benchmarks": "benchmarks",
 }
 LAYERS = list(FOLDERS)
@@ -96,6 +97,13 @@ def test_wrong_imports_are_recognised(package: str, source: str, wrong: bool) ->
 
 def test_import_needs_no_optional_package() -> None:
     code = f"import sys, sfr_cl; print(*sorted({OPTIONAL} & set(sys.modules)))"
+    result = run(sys.executable, "-W", "error", "-c", code)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == []
+
+
+def test_contracts_need_no_optional_package() -> None:
+    code = f"import sys, sfr_cl.testing; print(*sorted({OPTIONAL | {'pytest'}} & set(sys.modules)))"
     result = run(sys.executable, "-W", "error", "-c", code)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == []

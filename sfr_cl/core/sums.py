@@ -51,6 +51,12 @@ class Terms:
         return Terms(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
     @staticmethod
+    def of(gradient: Tensor, curvature: Tensor) -> Terms:
+        """Given terms at f~ = 0, ``[B, C]`` each, of targets that observe every output."""
+        zeros = torch.zeros_like(gradient)
+        return Terms(gradient, curvature, zeros, zeros.sum(1), torch.ones_like(gradient))
+
+    @staticmethod
     def at_prior(likelihood: Likelihood, y: Tensor, num_outputs: int) -> Terms:
         """Terms at f^ = 0, to be read with :meth:`Likelihood.prior_reading`."""
         gradient, curvature, log_prob = likelihood.prior_statistics(y, num_outputs)

@@ -194,6 +194,12 @@ class FrozenNetwork:
         part._names = list(names)
         return part
 
+    def through(self, module: nn.Module) -> FrozenNetwork:
+        """The same weights, read through another module that holds them under the same names."""
+        other = copy.copy(self)
+        other.module = module.eval()
+        return other
+
     def double(self) -> FrozenNetwork:
         """The same in float64."""
         if self.dtype == torch.float64:

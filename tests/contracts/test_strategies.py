@@ -1,208 +1,121 @@
-"""What every strategy must do with every kind of stream: train, evaluate, resume."""
+"""Our strategies keep the contract of every strategy, and a few promises of their own."""
 
 from __future__ import annotations
 
-import copy
-import math
-import random
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
 from avalanche.training.plugins import ReplayPlugin
 from avalanche.training.supervised import Naive
-from torch import nn
 
-from sfr_cl.strategies import (
-    SFR,
-    SFRConditioning,
-    SFRPlugin,
-    brier_metrics,
-    ece_metrics,
-    maybe_load_checkpoint,
-    nlpd_metrics,
-    save_checkpoint,
+from sfr_cl.strategies import SFR, SFRConditioning, SFRPlugin
+from sfr_cl.testing.strategies import (
+    check_resumes,
+    check_strategy,
+    evaluated,
+    keywords,
+    seed_everything,
+    trained,
 )
-from support.avalanche_benchmarks import (
-    Growing,
-    MultiHead,
-    class_benchmark,
-    domain_benchmark,
-    online,
-    regression_benchmark,
-    silent,
-    single_head,
-)
+from sfr_cl.testing.streams import STREAMS, Stream, class_benchmark, online, single_head
 
-STREAMS: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
-    "single head": lambda: whole(class_benchmark()),
-    "multi-head": lambda: whole(class_benchmark(task_labels=True)),
-    "growing head": lambda: whole(class_benchmark()),
-    "online": lambda: in_parts(class_benchmark(), ends=True),
-    "task-free": lambda: in_parts(class_benchmark(), ends=False),
-    "domain": lambda: whole(domain_benchmark()),
-    "regression": lambda: whole(regression_benchmark()),
-}
+sfr = partial(SFR, num_inducing=10, verbose=False)
 
 
-def whole(benchmark: Any) -> tuple[Any, list[Any]]:
-    return benchmark, list(benchmark.train_stream)
-
-
-def in_parts(benchmark: Any, *, ends: bool) -> tuple[Any, list[Any]]:
-    return benchmark, online(benchmark, 20, ends=ends)
-
-
-def model_for(stream: str) -> nn.Module:
-    if stream == "multi-head":
-        return MultiHead()
-    if stream == "growing head":
-        return Growing()
-    return single_head({"regression": 1, "domain": 2}.get(stream, 6))
-
-
-def evaluator(stream: str, *, density: bool = False) -> Any:
-    """Metrics of a stream; of a regression, NLPD only where there is a predictive density."""
-    if stream == "regression":
-        densities = nlpd_metrics(experience=True, stream=True) if density else []
-        return silent(loss_metrics(experience=True, stream=True), densities)
-    return silent(
-        accuracy_metrics(epoch=True, experience=True, stream=True),
-        nlpd_metrics(experience=True, stream=True),
-        ece_metrics(stream=True),
-        brier_metrics(stream=True),
-    )
-
-
-def training(model: nn.Module, stream: str) -> dict[str, Any]:
-    return {
-        "model": model,
-        "optimizer": torch.optim.Adam(model.parameters(), 1e-2),
-        "criterion": nn.MSELoss() if stream == "regression" else nn.CrossEntropyLoss(),
-        "train_mb_size": 8,
-        "train_epochs": 1 if stream in ("online", "task-free") else 4,
-        "eval_mb_size": 32,
-        "evaluator": evaluator(stream),
-    }
-
-
-def sfr(stream: str, **options: Any) -> Any:
-    arguments = training(model_for(stream), stream)
-    if options.get("predict_with") == "posterior":
-        arguments["evaluator"] = evaluator(stream, density=True)
-    return SFR(num_inducing=10, verbose=False, **arguments, **options)
-
-
-def conditioning(stream: str, *, train_first: bool = False) -> Any:
-    arguments = training(model_for(stream), stream)
+def conditioning(*, train_first: bool = False, **options: Any) -> Any:
     if not train_first:
-        del arguments["optimizer"]
-    arguments["evaluator"] = evaluator(stream, density=True)
-    return SFRConditioning(num_inducing=12, inducing="noise", train_first=train_first, **arguments)
+        del options["optimizer"]
+    return SFRConditioning(num_inducing=12, inducing="noise", train_first=train_first, **options)
 
 
-def naive(stream: str, *others: Any) -> Any:
+def naive(*others: Callable[[], Any], **options: Any) -> Any:
     plugin = SFRPlugin(num_inducing=10, verbose=False)
-    return Naive(**training(model_for(stream), stream), plugins=[plugin, *others])
+    return Naive(**options, plugins=[plugin, *(make() for make in others)])
 
 
-STRATEGIES: dict[str, Callable[[str], Any]] = {
+STRATEGIES: dict[str, Callable[..., Any]] = {
     "SFR": sfr,
-    "SFR, posterior": lambda stream: sfr(stream, predict_with="posterior"),
-    "SFR, consolidated": lambda stream: sfr(stream, consolidated=True),
+    "SFR, posterior": partial(sfr, predict_with="posterior"),
+    "SFR, consolidated": partial(sfr, consolidated=True),
     "SFRConditioning": conditioning,
-    "SFRConditioning, trained first": lambda stream: conditioning(stream, train_first=True),
+    "SFRConditioning, trained first": partial(conditioning, train_first=True),
     "Naive + SFRPlugin": naive,
-    "Naive + SFRPlugin + replay": lambda stream: naive(stream, ReplayPlugin(mem_size=12)),
+    "Naive + SFRPlugin + replay": partial(naive, partial(ReplayPlugin, mem_size=12)),
 }
+WITH_DENSITY = {"SFR, posterior", "SFRConditioning", "SFRConditioning, trained first"}
 
 
-def seed_everything() -> None:
-    torch.manual_seed(3)
-    np.random.seed(3)  # noqa: NPY002 # what Avalanche's checkpoints save
-    random.seed(3)
-
-
-def trained(strategy: Any, experiences: list[Any]) -> Any:
-    for experience in experiences:
-        strategy.train(experience)
-    return strategy
-
-
-def metrics_of(strategy: Any, benchmark: Any) -> dict[str, float]:
-    found = strategy.eval(benchmark.test_stream)
-    return {name: value for name, value in found.items() if "eval_phase" in name}
+def make(name: str, stream: Stream) -> Any:
+    return STRATEGIES[name](**keywords(stream, density=name in WITH_DENSITY))
 
 
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_trains_evaluates_and_resumes(name: str, stream: str, tmp_path: Path) -> None:
-    benchmark, experiences = STREAMS[stream]()
-    seed_everything()
-    never_stopped = trained(STRATEGIES[name](stream), experiences)
-    expected = metrics_of(never_stopped, benchmark)
-    assert expected
-    assert all(math.isfinite(value) for value in expected.values())
-
-    half = len(experiences) // 2
-    resumed = stopped_and_resumed(lambda: STRATEGIES[name](stream), experiences, half, tmp_path)
-    assert metrics_of(resumed, benchmark) == expected
-
-
-def stopped_and_resumed(
-    make: Callable[[], Any], experiences: list[Any], stop: int, folder: Path
-) -> Any:
-    seed_everything()
-    save_checkpoint(trained(make(), experiences[:stop]), folder / "run.pkl")
-    seed_everything()
-    torch.manual_seed(99)  # the state of the generators comes from the file
-    resumed, start = maybe_load_checkpoint(make(), folder / "run.pkl")
-    assert start == stop
-    return trained(resumed, experiences[start:])
+def test_trains_evaluates_and_resumes(name: str, stream: str) -> None:
+    check_strategy(STRATEGIES[name], [stream], density=name in WITH_DENSITY)
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_parts_that_wait_are_resumed(ends: bool, tmp_path: Path) -> None:
+def test_parts_that_wait_are_resumed(ends: bool) -> None:
     """Fewer samples than inducing inputs are no task yet."""
     benchmark = class_benchmark()
     parts = online(benchmark, 6, ends=ends)[:4]
-
-    def make() -> Any:
-        return sfr("online", predict_with="posterior")
-
-    seed_everything()
-    expected = metrics_of(trained(make(), parts), benchmark)
-    resumed = stopped_and_resumed(make, parts, 3, tmp_path)
-    assert metrics_of(resumed, benchmark) == expected
+    stream = Stream(benchmark, parts, single_head, torch.nn.CrossEntropyLoss(), epochs=1)
+    check_resumes(lambda: make("SFR, posterior", stream), stream, 3)
 
 
 @pytest.mark.parametrize("name", ["SFR", "SFR, posterior", "SFRConditioning"])
 def test_classes_of_earlier_tasks_are_not_forgotten(name: str) -> None:
-    benchmark, experiences = STREAMS["single head"]()
+    stream = STREAMS["class"]()
     seed_everything()
-    strategy = trained(STRATEGIES[name]("single head"), experiences)
-    found = metrics_of(strategy, benchmark)
+    strategy = trained(make(name, stream), stream.experiences)
+    found = evaluated(strategy, stream)
     accuracies = [value for key, value in found.items() if key.startswith("Top1_Acc_Exp")]
     assert len(accuracies) == 3
     assert min(accuracies) > 0.6
 
 
-def test_evaluation_changes_nothing() -> None:
-    benchmark, experiences = STREAMS["single head"]()
+def test_the_posterior_draws_as_the_network_does() -> None:
+    stream = STREAMS["class"]()
     seed_everything()
-    strategy = trained(sfr("single head", predict_with="posterior"), experiences[:2])
-    weights = copy.deepcopy(strategy.model.state_dict())
+    strategy = trained(make("SFR, posterior", stream), stream.experiences[:2])
     generator = torch.get_rng_state()
-    first = metrics_of(strategy, benchmark)
+    first = evaluated(strategy, stream)
     drawn = torch.get_rng_state()  # Avalanche's own loaders draw
-    assert metrics_of(strategy, benchmark) == first
-    assert all(torch.equal(weights[key], v) for key, v in strategy.model.state_dict().items())
-
     torch.set_rng_state(generator)
     strategy.sfr.predict_with = "network"
-    assert metrics_of(strategy, benchmark) != first
+    assert evaluated(strategy, stream) != first
     assert torch.equal(torch.get_rng_state(), drawn)
+
+
+# The contract can fail ---------------------------------------------------------------------------
+
+
+class Forgetful(SFRPlugin):
+    """Its state is in no checkpoint."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "tau": 1e-9}
+
+
+class Drifting(SFRPlugin):
+    """Trains while it is evaluated."""
+
+    def before_eval(self, strategy: Any, **kwargs: Any) -> None:
+        with torch.no_grad():
+            next(strategy.model.parameters()).add_(0.1)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "message"),
+    [(Forgetful, "metrics after resuming"), (Drifting, "of a second evaluation")],
+)
+def test_what_breaks_the_contract_is_found(plugin: type[SFRPlugin], message: str) -> None:
+    def broken(**options: Any) -> Any:
+        return Naive(**options, plugins=[plugin(num_inducing=10, tau=5.0, verbose=False)])
+
+    with pytest.raises(AssertionError, match=message):
+        check_strategy(broken, ["class"])

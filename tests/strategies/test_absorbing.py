@@ -15,7 +15,7 @@ from avalanche.evaluation.metrics import accuracy_metrics
 from torch import nn
 
 from sfr_cl.strategies import SFR, nlpd_metrics
-from support.avalanche_benchmarks import Labelled, silent
+from sfr_cl.testing.streams import Labelled, silent
 from support.real_data import load
 
 SEEDS = (10, 11, 12)

@@ -21,7 +21,7 @@ from torch.utils.data import TensorDataset
 from sfr_cl import SFRPosterior, greedy
 from sfr_cl.errors import ArgumentError
 from sfr_cl.strategies import SFR, SFRConditioning, nlpd_metrics
-from support.avalanche_benchmarks import (
+from sfr_cl.testing.streams import (
     CLASSES,
     Labelled,
     MultiHead,

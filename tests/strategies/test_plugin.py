@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sfr_cl.errors import ArgumentError, DataError, MismatchError
 from sfr_cl.strategies import SFR, SFRPlugin, nlpd_metrics
 from sfr_cl.strategies.consolidation import consolidate
-from support.avalanche_benchmarks import (
+from sfr_cl.testing.streams import (
     Growing,
     Labelled,
     MultiHead,
@@ -107,7 +107,7 @@ def test_consolidating_into_all_inducing_inputs_loses_nothing() -> None:
     model, other = single_head(), moved(single_head())
     torch.manual_seed(0)
     apart = three_tasks(model, points_per_step=None, num_inducing=5)
-    whole = consolidate(apart._recipe, model, apart.tasks, 15)
+    whole = consolidate(apart._recipe(model), apart.tasks, 15)
     expected = apart.penalty(other).item() / apart.tau
     found = whole.penalty(whole.view(other)).item()
     assert found == pytest.approx(expected, rel=2e-2)
@@ -127,7 +127,7 @@ def test_units_of_a_grown_head_are_pinned_where_they_start() -> None:
     assert sfr.tasks[0].units.tolist() == [0, 1]
     strategy.train(benchmark.train_stream[1])
     assert sfr.tasks[0].units.tolist() == [0, 1, 2, 3]
-    assert sfr.tasks[0].penalty.held.tolist() == [0, 1]
+    assert sfr.tasks[0].penalty.observed.tolist() == [0, 1]
     with torch.no_grad():
         model.head.classifier.bias[3] += 2.0
     z = sfr.tasks[0].z
@@ -266,11 +266,8 @@ def test_parts_of_a_stream_become_one_task_each() -> None:
     assert counts == [0] * 4 + [1] * 4 + [2] * 4
     assert [t.num_data for t in strategy.sfr.tasks] == [40, 40]
     assert all(len(t.z) == 8 for t in strategy.sfr.tasks)
-    assert [t.num_data for t in strategy.sfr._store.everything(strategy.sfr._recipe, model)] == [
-        40,
-        40,
-        40,
-    ]
+    every = strategy.sfr._store.with_unfinished(strategy.sfr._recipe(model))
+    assert [t.num_data for t in every] == [40, 40, 40]
 
 
 def test_a_stream_without_ends_is_held_as_one() -> None:
@@ -285,7 +282,7 @@ def test_a_stream_without_ends_is_held_as_one() -> None:
     for part in online(class_benchmark(), 10, ends=False):
         strategy.train(part)
     assert strategy.sfr.tasks == []
-    (held,) = strategy.sfr._store.held
+    (held,) = strategy.sfr._store.penalised
     assert held.num_data == 120
     assert len(held.z) == 8
 
@@ -420,9 +417,9 @@ def test_derivative_of_the_penalty_is_that_of_its_formula() -> None:
     total = torch.zeros(())
     for held in sfr.tasks:
         change = other(held.z) - held.penalty.targets
-        for c, matrix in zip(held.penalty.held, held.penalty.precision, strict=True):
+        for c, matrix in zip(held.penalty.observed, held.penalty.precision, strict=True):
             total = total + change[:, c] @ matrix @ change[:, c] / (2 * len(held.z))
-        total = total + change[:, held.penalty.pinned].square().sum() / (2 * len(held.z))
+        total = total + change[:, held.penalty.unobserved].square().sum() / (2 * len(held.z))
     expected = torch.autograd.grad(total, list(other.parameters()))
     for one, two in zip(found, expected, strict=True):
         assert torch.allclose(one, two, rtol=1e-3, atol=1e-5 * float(two.abs().max()))

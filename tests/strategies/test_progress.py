@@ -11,7 +11,7 @@ from avalanche.logging import InteractiveLogger
 from avalanche.training.plugins import EvaluationPlugin
 
 from sfr_cl.strategies import SFRConditioning, SFRPlugin, progress
-from support.avalanche_benchmarks import Labelled, blobs, class_benchmark, single_head
+from sfr_cl.testing.streams import Labelled, blobs, class_benchmark, single_head
 
 
 class Terminal(io.StringIO):

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from sfr_cl import greedy
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError, MismatchError
 from sfr_cl.strategies import SFR, SFRConditioning, SFRPlugin
-from support.avalanche_benchmarks import (
+from sfr_cl.testing.streams import (
     Labelled,
     MultiHead,
     blobs,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sfr_cl.strategies import SFRPlugin
-from support.avalanche_benchmarks import Labelled, blobs
+from sfr_cl.testing.streams import Labelled, blobs
 
 
 def task(*classes: int, rows: int = 20) -> Labelled:

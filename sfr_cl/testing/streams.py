@@ -1,19 +1,35 @@
-"""Small Avalanche benchmarks and models for the tests of the strategies."""
+"""Small Avalanche benchmarks of every kind, and a model for each."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from avalanche.benchmarks import benchmark_from_datasets, nc_benchmark
-from avalanche.benchmarks.scenarios.online import split_online_stream
-from avalanche.benchmarks.utils import as_classification_dataset
-from avalanche.benchmarks.utils.data import AvalancheDataset
-from avalanche.logging import BaseLogger
-from avalanche.models import IncrementalClassifier, MultiHeadClassifier, MultiTaskModule
-from avalanche.training.plugins import EvaluationPlugin
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
+
+from sfr_cl import torchvision_operators
+
+torchvision_operators.declare()  # before the first import of Avalanche, which imports torchvision
+
+# isort: split
+
+from avalanche.benchmarks import benchmark_from_datasets, nc_benchmark  # noqa: E402
+from avalanche.benchmarks.scenarios.online import (  # noqa: E402
+    split_continuous_linear_decay_stream,
+    split_online_stream,
+)
+from avalanche.benchmarks.utils import as_classification_dataset  # noqa: E402
+from avalanche.benchmarks.utils.data import AvalancheDataset  # noqa: E402
+from avalanche.logging import BaseLogger  # noqa: E402
+from avalanche.models import (  # noqa: E402
+    IncrementalClassifier,
+    MultiHeadClassifier,
+    MultiTaskModule,
+)
+from avalanche.training.plugins import EvaluationPlugin  # noqa: E402
 
 FEATURES, CLASSES, HIDDEN = 4, 6, 16
 ROWS = 20
@@ -80,6 +96,15 @@ def online(benchmark: Any, size: int = 10, *, ends: bool = True) -> list[Any]:
     return list(stream)
 
 
+def blurred(benchmark: Any, size: int = 20) -> list[Any]:
+    """The training stream in parts whose classes overlap with those of the next."""
+    torch.manual_seed(0)
+    stream = split_continuous_linear_decay_stream(
+        benchmark.train_stream, size, iters_per_virtual_epoch=4, beta=0.5, shuffle=False
+    )
+    return list(stream)
+
+
 def body() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, HIDDEN), nn.Tanh())
 
@@ -123,3 +148,47 @@ def silent(*metrics: Any) -> EvaluationPlugin:
 def dataset_of(experience: Any) -> Dataset[Any]:
     found: Dataset[Any] = experience.dataset
     return found
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A benchmark, what is trained on in its order, and what learns it."""
+
+    benchmark: Any
+    experiences: list[Any]
+    model: Callable[[], nn.Module]
+    criterion: nn.Module
+    epochs: int = 4
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether targets are numbers."""
+        return isinstance(self.criterion, nn.MSELoss)
+
+
+def _stream(
+    benchmark: Any,
+    model: Callable[[], nn.Module] = single_head,
+    split: Callable[[Any], list[Any]] | None = None,
+    criterion: nn.Module | None = None,
+) -> Stream:
+    experiences = list(benchmark.train_stream) if split is None else split(benchmark)
+    epochs = 4 if split is None else 1
+    return Stream(benchmark, experiences, model, criterion or nn.CrossEntropyLoss(), epochs)
+
+
+STREAMS: dict[str, Callable[[], Stream]] = {
+    "class": lambda: _stream(class_benchmark()),
+    "task": lambda: _stream(class_benchmark(task_labels=True), MultiHead),
+    "growing head": lambda: _stream(class_benchmark(), Growing),
+    "domain": lambda: _stream(domain_benchmark(), lambda: single_head(2)),
+    "online": lambda: _stream(class_benchmark(), split=lambda b: online(b, 20)),
+    "online, no boundaries": lambda: _stream(
+        class_benchmark(), split=lambda b: online(b, 20, ends=False)
+    ),
+    "blurred": lambda: _stream(class_benchmark(), split=blurred),
+    "regression": lambda: _stream(
+        regression_benchmark(), lambda: single_head(1), criterion=nn.MSELoss()
+    ),
+}
+"""Kinds of streams by name."""
