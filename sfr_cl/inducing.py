@@ -27,12 +27,12 @@ from sfr_cl.data.arguments import positive, whole
 from sfr_cl.data.batches import Batches
 from sfr_cl.data.inputs import Inputs, concat, length, take, tree_map
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError
-from sfr_cl.kernel import Kernel, TangentKernel
+from sfr_cl.kernel import TangentKernel
 from sfr_cl.kernel.network import FrozenNetwork
 from sfr_cl.likelihoods import Likelihood
 
 Pairs = Iterable[tuple[Inputs, Tensor]]
-Selector = Callable[[Pairs, Kernel], Inputs]
+Selector = Callable[[Pairs, TangentKernel], Inputs]
 
 DEFAULT_COUNT = 512
 
@@ -60,16 +60,16 @@ class Chosen(NamedTuple):
 class _Rows(ABC):
     """A selector of rows of the data."""
 
-    def __call__(self, batches: Pairs, kernel: Kernel) -> Inputs:
+    def __call__(self, batches: Pairs, kernel: TangentKernel) -> Inputs:
         """Z."""
         return self.choose(batches, kernel).rows
 
-    def indices(self, batches: Pairs, kernel: Kernel) -> Tensor:
+    def indices(self, batches: Pairs, kernel: TangentKernel) -> Tensor:
         """Which rows of the data Z would be, ``[M]``."""
         return self.choose(batches, kernel).indices
 
     @abstractmethod
-    def choose(self, batches: Pairs, kernel: Kernel) -> Chosen:
+    def choose(self, batches: Pairs, kernel: TangentKernel) -> Chosen:
         """Both."""
 
 
@@ -79,7 +79,7 @@ class random(_Rows):
 
     count: int
 
-    def choose(self, batches: Pairs, kernel: Kernel) -> Chosen:
+    def choose(self, batches: Pairs, kernel: TangentKernel) -> Chosen:
         del kernel
         return _drawn(batches, whole("number of inducing inputs", self.count), self.count)
 
@@ -90,7 +90,7 @@ class class_balanced(_Rows):
 
     count: int
 
-    def choose(self, batches: Pairs, kernel: Kernel) -> Chosen:
+    def choose(self, batches: Pairs, kernel: TangentKernel) -> Chosen:
         del kernel
         count = whole("number of inducing inputs", self.count)
         classes: dict[int, _Reservoir] = {}
@@ -129,7 +129,7 @@ class greedy(_Rows):
     count: int
     candidates: int | None = None
 
-    def choose(self, batches: Pairs, kernel: Kernel) -> Chosen:
+    def choose(self, batches: Pairs, kernel: TangentKernel) -> Chosen:
         count = whole("number of inducing inputs", self.count)
         candidates = 4 * count if self.candidates is None else self.candidates
         if whole("number of candidates", candidates) < count:
@@ -150,7 +150,7 @@ class noise:
     count: int
     scale: float | None = None
 
-    def __call__(self, batches: Pairs, kernel: Kernel) -> Inputs:
+    def __call__(self, batches: Pairs, kernel: TangentKernel) -> Inputs:
         del kernel
         return _like_first(
             batches,
@@ -174,7 +174,7 @@ class smooth_noise:
     scale: float | None = None
     blur: float = 2.0
 
-    def __call__(self, batches: Pairs, kernel: Kernel) -> Inputs:
+    def __call__(self, batches: Pairs, kernel: TangentKernel) -> Inputs:
         del kernel
         return _like_first(
             batches, whole("number of inducing inputs", self.count), self.scale, self._smooth
@@ -231,9 +231,7 @@ def choose(
     return tree_map(torch.clone, network.prepare(chosen, "inducing inputs")), kernel
 
 
-def empty_state(
-    spec: Spec, wanted: Any, batches: Batches | None, network: FrozenNetwork
-) -> State:
+def empty_state(spec: Spec, wanted: Any, batches: Batches | None, network: FrozenNetwork) -> State:
     """A posterior's state before any data: inducing inputs chosen, and whitened.
 
     Args:

@@ -96,5 +96,5 @@ def _posterior_fields(old: dict[str, Any]) -> dict[str, Any]:
 
 def _state(spec: Spec, old: SimpleNamespace) -> State:
     kernel = TangentKernel(old.network, old.kernel_outputs, spec.shared, old.z)
-    basis = InducingInputs.restored(kernel, old.z, old.factor, old.batch_size)
+    basis = InducingInputs.whitened(kernel, old.z, old.factor, old.batch_size)
     return State(replace(spec, likelihood=old.likelihood), basis, old.sums, old.reference)

@@ -1,6 +1,5 @@
-"""The neural tangent kernel, behind one small interface."""
+"""The neural tangent kernel of a frozen network."""
 
-from sfr_cl.kernel.interface import InducingKernel, Kernel, KernelValues
 from sfr_cl.kernel.tangent import TangentKernel
 
-__all__ = ["InducingKernel", "Kernel", "KernelValues", "TangentKernel"]
+__all__ = ["TangentKernel"]

@@ -1,5 +1,9 @@
 """The neural tangent kernel: layer inputs and output gradients, contracted layer by layer.
 
+kappa_c(x, x') = J_c(x) J_c(x')' with J_c(x) the derivative of output c with respect to the
+parameters at w*. There are K kernels: one per output (``"per_output"``, K = C), or one for all
+outputs, their mean (``"shared"``, K = 1). The prior precision is not part of it: k = kappa / delta.
+
 For a linear layer with inputs a and output gradients g_c,
 
     kappa_c(x, x') = (a . a' + 1) (g_c . g'_c)
@@ -16,7 +20,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +28,6 @@ from torch import Tensor
 from sfr_cl.data import memory
 from sfr_cl.data.inputs import Inputs, length, take
 from sfr_cl.kernel.factors import Direct, Last, Outer, Stack, joined
-from sfr_cl.kernel.interface import KernelValues
 from sfr_cl.kernel.jacobian import jacobian
 from sfr_cl.kernel.layers import Layer, activations, covered_layers
 from sfr_cl.kernel.network import FrozenNetwork
@@ -35,6 +38,17 @@ CACHE_BYTES = 2**31
 
 BLOCK_BYTES = 2**30
 """A gram matrix is made in blocks whose gradients are below this."""
+
+
+class KernelValues(NamedTuple):
+    """A batch evaluated against the inducing inputs."""
+
+    outputs: Tensor
+    """f(x; w*), ``[B, C]``."""
+    cross: Tensor
+    """kappa(x, Z), ``[K, B, M]``."""
+    diagonal: Tensor | None
+    """kappa(x, x), ``[K, B]``, when asked for."""
 
 
 class TangentKernel:
@@ -104,6 +118,7 @@ class TangentKernel:
         return {**vars(self), "_found": None}
 
     def bytes_per_input(self, num_inducing: int) -> int:
+        """Working memory of one row of a batch evaluated against M inducing inputs."""
         plan = self._plan
         numbers = 2 * self._numbers(num_inducing) + 4 * self.num_kernels * num_inducing
         gradients = 1 if all(layer.is_last for layer in plan.layers) else self.num_outputs
@@ -115,6 +130,7 @@ class TangentKernel:
         return numbers * self.network.dtype.itemsize
 
     def bytes_at_inducing(self, num_inducing: int) -> int:
+        """Memory that stays taken by the side of M inducing inputs."""
         size = num_inducing * self._numbers(num_inducing) * torch.float64.itemsize
         return size if size <= CACHE_BYTES else 0
 
@@ -132,6 +148,7 @@ class TangentKernel:
         return TangentKernel(network, self.num_outputs, self.shared, probe)
 
     def gram(self, x: Inputs) -> Tensor:
+        """kappa(x, x), ``[K, B, B]``."""
         count = length(x)
         size = max(1, BLOCK_BYTES // self.bytes_per_input(count))
         memory.require(
@@ -143,6 +160,7 @@ class TangentKernel:
         return self.symmetric(_Gradients(self, x, size, count))
 
     def inducing(self, z: Inputs, batch_size: int) -> AtInducing:
+        """Fix one side at Z. Rows of Z are worked through ``batch_size`` at a time."""
         return AtInducing(self, z, batch_size)
 
     def symmetric(self, gradients: _Gradients) -> Tensor:
