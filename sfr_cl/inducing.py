@@ -75,7 +75,20 @@ class _Rows(ABC):
 
 @dataclass(frozen=True)
 class random(_Rows):
-    """``count`` inputs drawn from the data without replacement."""
+    """``count`` inputs drawn from the data without replacement.
+
+    Args:
+        count: M.
+
+    Raises:
+        DataError: when the data has fewer rows.
+
+    >>> from sfr_cl import SFRPosterior
+    >>> x, y = torch.eye(4), torch.arange(4) % 2
+    >>> posterior = SFRPosterior(torch.nn.Linear(4, 2), "classification", inducing=random(3))
+    >>> len(posterior.fit((x, y)).inducing_inputs)
+    3
+    """
 
     count: int
 
@@ -86,7 +99,23 @@ class random(_Rows):
 
 @dataclass(frozen=True)
 class class_balanced(_Rows):
-    """``count`` inputs drawn from the data, as evenly over the classes as the data allows."""
+    """``count`` inputs drawn from the data, as evenly over the classes as the data allows.
+
+    Args:
+        count: M.
+
+    Raises:
+        DataError: when the data has fewer rows.
+        DataTypeError: when targets are no classes.
+
+    >>> from sfr_cl import SFRPosterior
+    >>> x, y = torch.eye(6), torch.tensor([0, 0, 0, 0, 0, 1])
+    >>> posterior = SFRPosterior(
+    ...     torch.nn.Linear(6, 2), "classification", inducing=class_balanced(2)
+    ... )
+    >>> y[posterior.select((x, y))]
+    tensor([0, 1])
+    """
 
     count: int
 
@@ -124,6 +153,15 @@ class greedy(_Rows):
     Args:
         count: M.
         candidates: size of the sample; ``None`` for four times ``count``, or all data if fewer.
+
+    Raises:
+        DataError: when the data has fewer than ``count`` rows.
+
+    >>> from sfr_cl import SFRPosterior
+    >>> x = torch.tensor([[1.0], [0.0], [0.1], [3.0]])
+    >>> posterior = SFRPosterior(torch.nn.Linear(1, 1), "regression", inducing=greedy(2))
+    >>> sorted(posterior.select((x, x)).tolist())
+    [1, 3]
     """
 
     count: int
@@ -145,6 +183,14 @@ class noise:
     Args:
         count: M.
         scale: standard deviation around zero; ``None`` for mean and deviation of the first batch.
+
+    Raises:
+        DataTypeError: when inputs are no real numbers.
+
+    >>> from sfr_cl import SFRPosterior
+    >>> posterior = SFRPosterior(torch.nn.Linear(4, 2), "classification", inducing=noise(3))
+    >>> posterior.init((torch.eye(4), torch.arange(4) % 2)).inducing_inputs.shape
+    torch.Size([3, 4])
     """
 
     count: int
@@ -168,6 +214,15 @@ class smooth_noise:
         count: M.
         scale: standard deviation around zero; ``None`` for mean and deviation of the first batch.
         blur: standard deviation of the Gaussian, in pixels.
+
+    Raises:
+        DataError: when inputs are neither images nor signals.
+
+    >>> from sfr_cl import SFRPosterior
+    >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
+    >>> posterior = SFRPosterior(network, "classification", inducing=smooth_noise(3))
+    >>> posterior.init((torch.rand(4, 1, 4, 4), torch.arange(4) % 2)).inducing_inputs.shape
+    torch.Size([3, 1, 4, 4])
     """
 
     count: int

@@ -73,6 +73,18 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         verbose: show a bar in :meth:`absorb`; :meth:`train` shows in Avalanche's loggers.
         train_mb_size, train_epochs, eval_mb_size, device, plugins, evaluator, eval_every: as of
             every Avalanche strategy.
+
+    Raises:
+        ArgumentError: an option has a value that can't be used, or does not fit another.
+
+    >>> from sfr_cl.testing.streams import class_benchmark, silent, single_head
+    >>> strategy = SFRConditioning(
+    ...     model=single_head(), num_inducing=40, inducing="noise", evaluator=silent()
+    ... )
+    >>> for experience in class_benchmark().train_stream:
+    ...     _ = strategy.train(experience)
+    >>> strategy.posterior.num_data, strategy.posterior.num_outputs
+    (120, 6)
     """
 
     def __init__(

@@ -69,6 +69,12 @@ def nlpd_metrics(*, experience: bool = False, stream: bool = False) -> list[Pred
         experience: one value per evaluated experience, ``NLPD_Exp``.
         stream: one value for all experiences of an evaluated stream, ``NLPD_Stream``.
 
+    Returns:
+        Metrics for ``EvaluationPlugin``.
+
+    Raises:
+        ArgumentError: when a batch of real targets is scored, and no distribution was left.
+
     >>> [str(metric) for metric in nlpd_metrics(experience=True, stream=True)]
     ['NLPD_Exp', 'NLPD_Stream']
     """
@@ -81,6 +87,15 @@ def ece_metrics(*, experience: bool = False, stream: bool = False) -> list[Predi
     Args:
         experience: one value per evaluated experience, ``ECE_Exp``.
         stream: one value for all experiences of an evaluated stream, ``ECE_Stream``.
+
+    Returns:
+        Metrics for ``EvaluationPlugin``.
+
+    Raises:
+        ArgumentError: when a batch is scored whose targets are no classes.
+
+    >>> [str(metric) for metric in ece_metrics(stream=True)]
+    ['ECE_Stream']
     """
     # Of confidences and hits alone, so that heads may grow while a stream is evaluated.
     return [
@@ -95,6 +110,15 @@ def brier_metrics(*, experience: bool = False, stream: bool = False) -> list[Pre
     Args:
         experience: one value per evaluated experience, ``Brier_Exp``.
         stream: one value for all experiences of an evaluated stream, ``Brier_Stream``.
+
+    Returns:
+        Metrics for ``EvaluationPlugin``.
+
+    Raises:
+        ArgumentError: when a batch is scored whose targets are no classes.
+
+    >>> [str(metric) for metric in brier_metrics(stream=True)]
+    ['Brier_Stream']
     """
     return [PredictiveMetric("Brier", level, _mean(), _brier) for level in _on(experience, stream)]
 

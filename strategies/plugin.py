@@ -62,6 +62,19 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         likelihood: ``"classification"``, ``"regression"`` or ``"binary"``; by default what the
             strategy's criterion stands for.
         verbose: show a bar while data is absorbed, if it takes long.
+
+    Raises:
+        ArgumentError: an option has a value that can't be used.
+
+    >>> import torch
+    >>> from torch.utils.data import TensorDataset
+    >>> _ = torch.manual_seed(0)
+    >>> x, y = torch.randn(20, 2), torch.arange(20) % 2
+    >>> model = torch.nn.Linear(2, 2)
+    >>> plugin = SFRPlugin(num_inducing=5, likelihood="classification")
+    >>> plugin.end_task(model, TensorDataset(x, y))
+    >>> plugin.penalty(model).item()  # the weights are those the task ended with
+    0.0
     """
 
     def __init__(

@@ -25,6 +25,19 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
             likelihood, verbose: as of :class:`SFRPlugin`.
         train_mb_size, train_epochs, eval_mb_size, device, plugins, evaluator, eval_every: as of
             every Avalanche strategy.
+
+    Raises:
+        ArgumentError: an option has a value that can't be used, or a criterion of no known
+            likelihood.
+
+    >>> from sfr_cl.testing.streams import class_benchmark, silent, single_head
+    >>> model = single_head()
+    >>> optimizer = torch.optim.Adam(model.parameters(), 0.03)
+    >>> strategy = SFR(model=model, optimizer=optimizer, num_inducing=8, evaluator=silent())
+    >>> for experience in class_benchmark().train_stream:
+    ...     strategy.train(experience)
+    >>> [sorted(task.classes) for task in strategy.sfr.tasks]
+    [[0, 1], [2, 3], [4, 5]]
     """
 
     def __init__(
