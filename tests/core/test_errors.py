@@ -906,7 +906,7 @@ def test_memory_that_suffices_is_no_error(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("kind", OUTPUTS)
 def test_life_after_a_refusal(kind: str) -> None:
-    posterior, twin = fitted(kind), fitted(kind)
+    posterior, other = fitted(kind), fitted(kind)
     x, y = data(kind, rows=6, seed=7)
     for call in (
         lambda it: it.update((x * NAN, y)),
@@ -919,7 +919,7 @@ def test_life_after_a_refusal(kind: str) -> None:
             call(copy.copy(posterior))
         with pytest.raises(SFRError):
             call(posterior)
-    for it in (posterior, twin):
+    for it in (posterior, other):
         it.update((x, y))
-    assert_same_contents(posterior, contents(twin))
-    assert posterior.nlpd((x, y)) == twin.nlpd((x, y))
+    assert_same_contents(posterior, contents(other))
+    assert posterior.nlpd((x, y)) == other.nlpd((x, y))

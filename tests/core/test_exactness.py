@@ -126,7 +126,7 @@ def test_growing_the_inducing_inputs_leaves_predictions_unchanged(name: str) -> 
     assert abs(posterior.log_marginal_likelihood() - evidence) < 1e-6 * abs(evidence)
     assert len(posterior.inducing_inputs) == 35
     # Data that arrives afterwards uses the new directions: its own points are known better.
-    if likelihood != "regression":  # there the noise is learned anew
+    if likelihood != "regression":  # there the noise is learned again
         with_new = posterior.update((test[:10], y[:10])).predict_f(test[:10]).variance
         assert (with_new < after.variance[:10]).all()
 
@@ -221,7 +221,7 @@ def test_inducing_inputs_that_add_nothing_change_nothing(dtype) -> None:
         assert (latent.variance - before.variance).abs().max() < slack * scale
 
 
-def test_fit_starts_afresh() -> None:
+def test_fit_starts_again() -> None:
     likelihood, network, x, y, test = problem("classification")
     posterior = SFRPosterior(network, likelihood, inducing=x[:25]).fit((x, y))
     new = posterior.predict(test).probs

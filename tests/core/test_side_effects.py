@@ -251,8 +251,8 @@ def train(network: nn.Module) -> None:
 
 
 def test_later_training_does_not_reach_the_posterior() -> None:
-    network, twin = delicate("train"), delicate("train")
-    posterior, untrained = build(network).fit(data()), build(twin).fit(data())
+    network, other = delicate("train"), delicate("train")
+    posterior, untrained = build(network).fit(data()), build(other).fit(data())
     train(network)
     assert_same_contents(posterior, contents(untrained))
     for it in (posterior, untrained):

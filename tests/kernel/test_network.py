@@ -100,7 +100,7 @@ def test_short_integers_as_tokens() -> None:
     torch.testing.assert_close(posterior.predict_f(x).mean, long.predict_f(x.long()).mean)
 
 
-def test_the_penalty_follows_a_noise_that_is_learned_anew() -> None:
+def test_the_penalty_follows_a_noise_that_is_learned_again() -> None:
     torch.manual_seed(0)
     network, moved = nn.Linear(3, 1), nn.Linear(3, 1)
     x = torch.randn(60, 3)

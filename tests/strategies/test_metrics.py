@@ -254,7 +254,7 @@ def test_log_probabilities_serve_as_logits_do() -> None:
 
 
 class Kept(BaseLogger):
-    """A logger of one's own."""
+    """A custom logger."""
 
     def __init__(self) -> None:
         super().__init__()

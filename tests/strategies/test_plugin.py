@@ -1,4 +1,4 @@
-"""The plug-in: its penalty, its tasks, heads that grow, data that comes back, one's own loop."""
+"""The plug-in: its penalty, its tasks, heads that grow, data that comes back, a custom loop."""
 
 from __future__ import annotations
 

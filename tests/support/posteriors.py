@@ -57,7 +57,7 @@ def fitted(kind: str = "classification", **options: Any) -> SFRPosterior:
 
 
 class Poisson(Likelihood):
-    """Counts with a log rate: a likelihood of one's own."""
+    """Counts with a log rate: a custom likelihood."""
 
     name = "poisson"
 
