@@ -67,6 +67,10 @@ class Likelihood(ABC):
     noise_variance: float | None = None
     """Of y given f, if the sums are made at unit noise and rescaled when they are read."""
 
+    may_grow: ClassVar[bool] = False
+    """Whether outputs that come later may share what data said before: of classes, it was evidence
+    against them."""
+
     @abstractmethod
     def targets(self, y: Tensor, num_outputs: int) -> Tensor:
         """Check raw targets and bring them to the form the other methods take, batch first."""
@@ -139,6 +143,7 @@ class CategoricalLikelihood(Likelihood):
 
     name = "classification"
     has_logits = True
+    may_grow = True
 
     def targets(self, y: Tensor, num_outputs: int) -> Tensor:
         if num_outputs < 2:

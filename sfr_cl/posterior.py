@@ -31,7 +31,7 @@ from sfr_cl.errors import ArgumentError, DataError, MismatchError, NotFittedErro
 from sfr_cl.inducing import Selector, as_selector, checked_pairs, empty_state
 from sfr_cl.io import files, snapshot
 from sfr_cl.kernel.network import FrozenNetwork, named
-from sfr_cl.likelihoods import LINKS, CategoricalLikelihood, Likelihood
+from sfr_cl.likelihoods import LINKS, Likelihood
 
 FIRST_BATCH = 256
 """Rows a selector sees at a time."""
@@ -394,7 +394,7 @@ class SFRPosterior:
                 f"expected more than {state.num_outputs} outputs, got {num_outputs}: outputs can "
                 f"be added, not taken away"
             )
-        carry = isinstance(spec.likelihood, CategoricalLikelihood) and spec.at_prior
+        carry = spec.likelihood.may_grow and spec.at_prior
         if spec.shared and not carry:
             raise ArgumentError(
                 "expected outputs with kernels of their own, since no datum has observed the new "
