@@ -27,6 +27,7 @@ tensor([[2.]])
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -64,9 +65,6 @@ class Likelihood(ABC):
     has_logits: ClassVar[bool] = False
     """Whether f is a logit, so that a scale of f is worth tuning and links apply."""
 
-    noise_variance: float | None = None
-    """Of y given f, if the sums are made at unit noise and rescaled when they are read."""
-
     may_grow: ClassVar[bool] = False
     """Whether outputs that come later may share what data said before: of classes, it was evidence
     against them."""
@@ -90,6 +88,11 @@ class Likelihood(ABC):
     @abstractmethod
     def predictive(self, mean: Tensor, variance: Tensor, link: str) -> Distribution:
         """p(y | x) with f(x) ~ N(mean, variance)."""
+
+    @property
+    def noise_scale(self) -> float | None:
+        """The noise that sums are divided by when they are read, if they are made at unit noise."""
+        return None
 
     @property
     def learns_noise(self) -> bool:
@@ -249,18 +252,20 @@ class GaussianLikelihood(Likelihood):
 
     name = "regression"
 
-    noise_variance: float
-
     def __init__(self, noise_variance: float, *, learn: bool = False) -> None:
         self.noise_variance = positive("noise_variance", noise_variance)
         self.learn = learn
+
+    @property
+    def noise_scale(self) -> float:
+        return self.noise_variance
 
     @property
     def learns_noise(self) -> bool:
         return self.learn
 
     def with_noise(self, variance: float) -> GaussianLikelihood:
-        return GaussianLikelihood(variance, learn=self.learn)
+        return self.with_settings({"noise_variance": variance, "learn": self.learn})
 
     def settings(self) -> dict[str, float | bool]:
         return {"noise_variance": self.noise_variance, "learn": self.learn}
@@ -271,7 +276,9 @@ class GaussianLikelihood(Likelihood):
             raise MismatchError(
                 f"expected a stored noise_variance and whether it is learned, got {settings!r:.60}"
             )
-        return GaussianLikelihood(float(noise), learn=learn)
+        found = copy.copy(self)  # of its own class, if that is another one
+        found.noise_variance, found.learn = positive("noise_variance", float(noise)), learn
+        return found
 
     def targets(self, y: Tensor, num_outputs: int) -> Tensor:
         if y.is_complex():

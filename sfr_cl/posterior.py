@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -362,7 +363,7 @@ class SFRPosterior:
         """
         basis = inducing(self.state)
         z = basis.network.prepare(z, "inducing inputs")
-        return self._adopt(self.state.project(basis.over(z)))
+        return self._adopt(self.state.project(basis.over(z, self._spec.batch_size)))
 
     @torch.inference_mode(False)
     def grow_outputs(self, network: nn.Module | int) -> SFRPosterior:
@@ -383,8 +384,8 @@ class SFRPosterior:
             ArgumentError: a posterior whose kernels are the network's outputs can't grow freely.
         """
         state, spec = self.state, self._spec
-        if isinstance(network, int):
-            return self._adopt(state.with_outputs(whole("number of outputs", network)))
+        if isinstance(network, Integral):
+            return self._adopt(state.with_outputs(whole("number of outputs", int(network))))
         grown = FrozenNetwork(network, state.basis.network.names, spec.dtype)
         grown.require_finite()
         grown.check_grown_from(state.basis.network)
@@ -625,11 +626,11 @@ class SFRPosterior:
     @property
     def noise_variance(self) -> float | None:
         """Of regression, learned if it is learned; ``None`` for other likelihoods."""
-        return self.solved.likelihood.noise_variance
+        return self.solved.likelihood.noise_scale
 
     @property
     def likelihood(self) -> Likelihood:
-        """The likelihood given."""
+        """The likelihood given, or that of the file."""
         return self._spec.likelihood
 
     def state_dict(self) -> dict[str, Any]:
@@ -707,7 +708,8 @@ class SFRPosterior:
         """The posterior of a :meth:`state_dict`, its options included; see :meth:`load`."""
         snapshot.check_architecture(tensors, network)
         likelihood = likelihood or likelihoods.by_name(snapshot.part(values, "likelihood", str))
-        spec = snapshot.read_spec(values, likelihood)
+        # The delta of the file is the one in use: what was asked for is not stored.
+        spec = replace(snapshot.read_spec(values, likelihood), prior_precision=None)
         posterior = cls.of(spec, network).load_state_dict({"tensors": tensors, "values": values})
         posterior._inducing = posterior.inducing_inputs
         return posterior
@@ -775,7 +777,7 @@ class SFRPosterior:
     def _fitted_or_refuse(self) -> _Fitted:
         if self._fitted is None:
             raise NotFittedError(
-                "expected a fitted posterior, got one without data: call fit first"
+                "expected a fitted posterior, got one without inducing inputs: call fit first"
             )
         return self._fitted
 
@@ -801,7 +803,9 @@ class SFRPosterior:
 
     def _require_data(self) -> None:
         if not self.state.has_data:
-            raise DataError("expected a posterior with data, got one that has forgotten it all")
+            raise DataError(
+                "expected a posterior with data, got one that has none, or has forgotten it all"
+            )
 
 
 @dataclass(frozen=True)

@@ -39,3 +39,4 @@ class Absorption:
         """Let the posterior adopt what was added."""
         self._sums.require_finite()
         self._adopt(self._sums)
+        self._sums = self._sums * 0.0

@@ -54,12 +54,7 @@ class Features:
     def unexplained(self) -> Tensor:
         """kappa(x, x) - phi' phi, the prior variance that the features miss, ``[K, B]``."""
         assert self.diagonal is not None
-        return (self.diagonal - self.squares.sum(2)).clamp_min(0)
-
-    @cached_property
-    def squares(self) -> Tensor:
-        """phi, squared, ``[K, B, M]``."""
-        return self.phi.square()
+        return (self.diagonal - self.phi.square().sum(2)).clamp_min(0)
 
     def rotated(self, vectors: Tensor) -> Features:
         """In other orthonormal coordinates U ``[K, M, M]``: phi becomes U' phi."""
@@ -211,9 +206,9 @@ class InducingInputs(Basis):
     def onto(self, other: InducingInputs) -> Tensor:
         return torch.linalg.solve_triangular(other.factor, self.features(other.z).phi, upper=False)
 
-    def over(self, z: Inputs) -> InducingInputs:
-        """The same network over other inducing inputs."""
-        return InducingInputs.of(self.kernel, z)
+    def over(self, z: Inputs, batch_size: int | None = None) -> InducingInputs:
+        """The same network over other inducing inputs; ``None`` chooses a batch size."""
+        return InducingInputs.of(self.kernel, z, batch_size)
 
     def extended(self, z: Inputs) -> InducingInputs:
         """With more inducing inputs: the features there are stay as they are."""

@@ -56,7 +56,7 @@ class Natural:
             alpha=alpha,
             eta=alpha if at_prior else alpha + sums.point,
             reference=state.reference,
-            weight=prior.scale * sums.weight,
+            weight=sums.weight if prior.scale == 1 else prior.scale * sums.weight,
             constant=float(sums.constant + prior.log_prob * sums.count),
             terms=float(sums.seen.sum()),
             observed=seen if at_prior else torch.ones_like(seen),
@@ -100,12 +100,14 @@ class SpectralEvidence:
     """
 
     def __init__(self, natural: Natural, spectrum: Spectrum, *, gaussian: bool) -> None:
-        squares = spectrum.rotate_vectors(natural.eta).square()[natural.observed]
-        self._values, self._copies = spectrum.values, 1
+        # Few numbers, read a thousand times: on the CPU, wherever the sums are.
+        observed = natural.observed.cpu()
+        squares = spectrum.rotate_vectors(natural.eta).square().cpu()[observed]
+        self._values, self._copies = spectrum.values.cpu(), 1
         if len(self._values) == 1:  # outputs that share a kernel share lambda
             self._copies, squares = len(squares), squares.sum(0, keepdim=True)
         else:
-            self._values = self._values[natural.observed]
+            self._values = self._values[observed]
         self._squares = squares
         self._constant = natural.constant
         self._terms = natural.terms if gaussian else 0.0
@@ -128,7 +130,7 @@ class SpectralEvidence:
 
     def best_precision(self, noise: float) -> float:
         """The delta of greatest evidence at a noise."""
-        if not float(self._values.max()) > 0:
+        if not self._says_something():
             return 1.0
         low, high = self._range_of_product()
         shift = math.log(noise)
@@ -145,7 +147,7 @@ class SpectralEvidence:
         one dimension: s2 = (-2 constant - sum p^2 / (g + lambda)) / n.
         """
         typical = self._typical()
-        if not (typical and float(self._values.max()) > 0):
+        if not (typical and self._says_something()):
             return 1.0, typical or 1.0
 
         def noise(product: Tensor) -> Tensor:
@@ -166,12 +168,17 @@ class SpectralEvidence:
             return 0.0
         return max(-2 * self._constant / self._terms, torch.finfo(torch.float64).tiny ** 0.5)
 
+    def _says_something(self) -> bool:
+        """Whether any data is left in W."""
+        return self._values.numel() > 0 and float(self._values.max()) > 0
+
     def _range_of_product(self) -> tuple[float, float]:
         """log delta s2 matters only relative to the eigenvalues it is added to."""
         top = math.log(float(self._values.max()))
         return top - 26, top + 5
 
 
+@torch.inference_mode(False)
 def _maximum(function: Callable[[Tensor], Tensor], low: float, high: float) -> float:
     """Argmax on [low, high]: the best of a grid, then the root of the slope, to rounding.
 
@@ -195,7 +202,8 @@ def learn(
     likelihood: Likelihood,
     prior_precision: float | None,
     *,
-    precision: bool = True,
+    learn_precision: bool = True,
+    spectrum: Spectrum | None = None,
 ) -> tuple[float, Likelihood]:
     """Delta and the likelihood, with whatever of delta and the noise is to be learned.
 
@@ -203,14 +211,16 @@ def learn(
         natural: at unit noise.
         likelihood: tells whether its noise is learned.
         prior_precision: delta, or ``None`` to learn it.
-        precision: whether delta is learned where the likelihood has no noise.
+        learn_precision: whether delta is learned where the likelihood has no noise.
+        spectrum: of W, if it is there already.
     """
-    noise = likelihood.noise_variance
-    if prior_precision is None and noise is None and not precision:
+    noise = likelihood.noise_scale
+    if prior_precision is None and noise is None and not learn_precision:
         return 1.0, likelihood
     if prior_precision is not None and not likelihood.learns_noise:
         return prior_precision, likelihood
-    evidence = SpectralEvidence(natural, Spectrum(natural.weight), gaussian=noise is not None)
+    spectrum = spectrum or Spectrum(natural.weight)
+    evidence = SpectralEvidence(natural, spectrum, gaussian=noise is not None)
     if prior_precision is not None:
         return prior_precision, likelihood.with_noise(evidence.best_noise(prior_precision))
     if not likelihood.learns_noise:

@@ -12,15 +12,11 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sfr_cl.errors import FactorizationError, SFRWarning
-
-if TYPE_CHECKING:
-    from sfr_cl.core.basis import Features
 
 JITTER = {torch.float64: 1e-12, torch.float32: 1e-6}
 """What rounding of a kernel in some precision calls for, relative to the mean diagonal."""
@@ -150,9 +146,22 @@ class Precision:
         updated._inner = torch.cat([top, torch.cat([below, corner], dim=2)], dim=1)
         return updated
 
+    @property
+    def is_updated(self) -> bool:
+        """Whether there are rows of low rank."""
+        return self._rows.shape[1] > 0
+
     def whiten(self, features: Tensor) -> Tensor:
         """R^-1 phi for rows of ``[K, B, M]``."""
         return whiten(self.factor, features)
+
+    def products(self, phi: Tensor, white_vectors: Tensor) -> Tensor:
+        """phi' (delta I + W + V'V)^-1 v, ``[B, C]``, of R^-1 v."""
+        columns = white_vectors[None] if len(self.factor) == 1 else white_vectors[:, None]
+        white = self.whiten(phi)
+        left, right = (whiten(self._inner, each @ self._rows.mT) for each in (white, columns))
+        found = white @ columns.mT - left @ right.mT
+        return found[0] if len(found) == 1 else found[:, :, 0].mT
 
     def whiten_vectors(self, vectors: Tensor) -> Tensor:
         """R^-1 v for ``[C, M]``; one matrix serves all C if K = 1."""
@@ -161,27 +170,23 @@ class Precision:
         return whiten(self.factor, vectors[:, None])[:, 0]
 
     def solve_whitened(self, white: Tensor) -> Tensor:
-        """(delta I + W + V'V)^-1 v for ``[C, M]``, of R^-1 v."""
-        if self._rows.shape[1]:
-            columns = white[None] if len(self.factor) == 1 else white[:, None]
-            explained = whiten(self._inner, columns @ self._rows.mT)
-            back = torch.linalg.solve_triangular(self._inner, explained, upper=False, left=False)
-            white = white - (back @ self._rows).reshape(white.shape)
+        """(delta I + W)^-1 v for ``[C, M]``, of R^-1 v."""
         return transposed_solve(self.factor, white)
 
-    def quadratic(self, features: Features) -> Tensor:
+    def quadratic(self, phi: Tensor) -> Tensor:
         """phi' (delta I + W + V'V)^-1 phi, ``[K, B]``."""
-        white = self.whiten(features.phi)
+        white = self.whiten(phi)
         found = white.square().sum(2)
-        if self._rows.shape[1]:
+        if self.is_updated:
             explained = whiten(self._inner, white @ self._rows.mT)
             found = (found - explained.square().sum(2)).clamp_min(0)
         return found
 
     def covariance(self, phi: Tensor) -> Tensor:
-        """phi' (delta I + W)^-1 phi', ``[K, B, B]``; without rows of low rank."""
+        """phi' (delta I + W + V'V)^-1 phi', ``[K, B, B]``."""
         white = self.whiten(phi)
-        return white @ white.mT
+        explained = whiten(self._inner, white @ self._rows.mT)
+        return white @ white.mT - explained @ explained.mT
 
     def log_determinant(self) -> Tensor:
         """log |I + W / delta|, ``[K]``."""
@@ -205,24 +210,3 @@ class Spectrum:
     def rotate_vectors(self, vectors: Tensor) -> Tensor:
         """U' v for ``[C, M]``."""
         return transposed_product(self.vectors, vectors)
-
-    def at(self, prior_precision: float, noise: float) -> SpectralPrecision:
-        """delta I + W / noise in the coordinates of U."""
-        return SpectralPrecision(self.values / noise, prior_precision)
-
-
-class SpectralPrecision:
-    """delta I + diag(lambda), ``[K, M]``, with the verbs of :class:`Precision`."""
-
-    def __init__(self, values: Tensor, prior_precision: float) -> None:
-        self.prior_precision = prior_precision
-        self._inverse = 1 / (prior_precision + values)
-
-    def whiten_vectors(self, vectors: Tensor) -> Tensor:
-        return vectors * self._inverse.sqrt()
-
-    def solve_whitened(self, white: Tensor) -> Tensor:
-        return white * self._inverse.sqrt()
-
-    def quadratic(self, features: Features) -> Tensor:
-        return (features.squares @ self._inverse[:, :, None])[:, :, 0]

@@ -11,7 +11,7 @@ from torch.distributions import Distribution, MultivariateNormal, Normal
 from sfr_cl.core.basis import Features
 from sfr_cl.core.linalg import JITTER, cholesky
 from sfr_cl.core.solve import Solved, Sweep
-from sfr_cl.data.inputs import Inputs, length, take
+from sfr_cl.data.inputs import Inputs, concat, length, take
 from sfr_cl.errors import DataError
 
 PREDICTED = "inputs to predict"
@@ -93,10 +93,10 @@ class Predictor:
     def joint(self, x: Inputs) -> MultivariateNormal:
         """Mean ``[C, B]`` and covariance ``[C, B, B]`` of f over all inputs."""
         solved, state = self.solved, self.solved.state
-        parts = [features for _, features in state.walk(x, what=PREDICTED)]
+        batches, parts = zip(*state.walk(x, what=PREDICTED), strict=True)
         features = Features.join(parts)
         mean = solved.mean(features)
-        gram = state.basis.gram(state.basis.prepare(x, PREDICTED)).double()
+        gram = state.basis.gram(concat(batches)).double()
         covariance = solved.covariance(features.phi, gram)
         require_finite(mean, covariance)
         # A smooth function's covariance is singular up to rounding of the prior's.

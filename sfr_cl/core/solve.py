@@ -20,9 +20,10 @@ from torch import Tensor
 
 from sfr_cl.core.basis import Features
 from sfr_cl.core.evidence import Natural, learn
-from sfr_cl.core.linalg import Precision, SpectralPrecision, Spectrum
+from sfr_cl.core.linalg import Precision, Spectrum
 from sfr_cl.core.state import State
 from sfr_cl.core.sums import SEEN, Terms
+from sfr_cl.errors import ArgumentError
 from sfr_cl.likelihoods import Likelihood
 
 
@@ -35,7 +36,7 @@ class Solved:
     """The sums as they were read, at the noise used."""
     likelihood: Likelihood
     """With its noise learned, if it learns it."""
-    precision: Precision | SpectralPrecision
+    precision: Precision
     vectors: Tensor
     """R^-1 of what the precision R R' is solved for, ``[C, M]``; for ``"dual"``, alpha."""
 
@@ -43,7 +44,9 @@ class Solved:
     def of(state: State) -> Solved:
         """The sums of a state solved, with delta and the noise learned where they are."""
         natural, spec = Natural.of(state), state.spec
-        delta, likelihood = learn(natural, spec.likelihood, spec.prior_precision, precision=False)
+        delta, likelihood = learn(
+            natural, spec.likelihood, spec.prior_precision, learn_precision=False
+        )
         return Solved._at(state, natural, delta, likelihood)
 
     @staticmethod
@@ -54,7 +57,7 @@ class Solved:
 
     @staticmethod
     def _at(state: State, natural: Natural, delta: float, likelihood: Likelihood) -> Solved:
-        natural = natural.with_noise(likelihood.noise_variance)
+        natural = natural.with_noise(likelihood.noise_scale)
         precision = Precision(natural.weight, delta)
         vectors = natural.mean_vectors(state.spec.mean)
         if state.spec.mean != "dual":
@@ -73,7 +76,7 @@ class Solved:
 
     @cached_property
     def coefficients(self) -> Tensor:
-        """v, ``[C, M]``."""
+        """v, ``[C, M]``, of the sums; terms of low rank have no part in it."""
         if self.state.spec.mean == "dual":
             return self.vectors / self.prior_precision
         return self.precision.solve_whitened(self.vectors)
@@ -81,7 +84,11 @@ class Solved:
     @cached_property
     def log_evidence(self) -> float:
         """log Z of all data in the sums."""
-        assert isinstance(self.precision, Precision)
+        if self.precision.is_updated:
+            raise ArgumentError(
+                "expected all data in the sums, got terms of low rank beside them: add them to the "
+                "state, and solve it"
+            )
         return self.natural.log_evidence(self.precision)
 
     @cached_property
@@ -96,15 +103,15 @@ class Solved:
 
     def mean(self, features: Features) -> Tensor:
         """Mean of f, ``[B, C]``."""
-        phi, vectors = features.phi, self.coefficients
-        mean = phi[0] @ vectors.mT if len(phi) == 1 else torch.einsum("cbm,cm->bc", phi, vectors)
-        return features.outputs.double() + mean if self.state.spec.mean == "network" else mean
+        if self.precision.is_updated:
+            mean = self.precision.products(features.phi, self.vectors)
+            return _with_prior(self.state, features, mean)
+        return _mean(self.state, features, self.coefficients)
 
     def variance(self, features: Features) -> Tensor:
         """Variance of f, ``[B, C]``."""
-        within = self.precision.quadratic(features)
-        found = (features.unexplained / self.prior_precision + within).mT
-        return found.expand(-1, self.state.num_outputs)
+        within = self.precision.quadratic(features.phi)
+        return _variance(self.state, features, within, self.prior_precision)
 
     def moments(self, features: Features, link: str) -> tuple[Tensor, Tensor | None]:
         """Mean and variance of f, ``[B, C]``; no variance where no prediction depends on it."""
@@ -113,7 +120,6 @@ class Solved:
 
     def covariance(self, phi: Tensor, gram: Tensor) -> Tensor:
         """Covariance of f over a batch with some features and prior kernel, ``[K, B, B]``."""
-        assert isinstance(self.precision, Precision)
         unexplained = gram - phi @ phi.mT
         return unexplained / self.prior_precision + self.precision.covariance(phi)
 
@@ -127,8 +133,10 @@ class Solved:
         return not bool(new.any())
 
     def with_terms(self, phi: Tensor, terms: Terms) -> Solved:
-        """With the terms of a few more rows, of low rank; the state stays that of the others."""
-        assert isinstance(self.precision, Precision)
+        """With the terms of a few more rows, of low rank: mean and variance are of all of them.
+
+        The state, and what was read of its sums, stay those without them.
+        """
         spec, natural = self.state.spec, self.natural
         a, b = terms.gradient.double(), terms.curvature.double()
         if spec.at_prior:
@@ -152,22 +160,40 @@ class Sweep:
     """
 
     def __init__(self, state: State, deltas: Sequence[float]) -> None:
-        natural, spec = Natural.of(state), state.spec
+        natural, likelihood = Natural.of(state), state.likelihood
         spectrum = Spectrum(natural.weight)
-        self.state, self._coordinates = state, spectrum.vectors
-        self.solved: list[Solved] = []
-        """At each delta, in the coordinates of U."""
-        rotated = spectrum.rotate_vectors(natural.mean_vectors(spec.mean))
-        for delta in deltas:
-            likelihood = learn(natural, spec.likelihood, delta)[1]
-            noise = likelihood.noise_variance or 1.0
-            precision, vectors = spectrum.at(delta, noise), rotated / noise
-            if spec.mean != "dual":
-                vectors = precision.whiten_vectors(vectors)
-            self.solved.append(Solved(state, natural, likelihood, precision, vectors))
+        self.state, self.deltas, self._coordinates = state, deltas, spectrum.vectors
+        self.likelihoods = [
+            learn(natural, likelihood, delta, spectrum=spectrum)[1] for delta in deltas
+        ]
+        """With the noise of greatest evidence at each delta, if it is learned."""
+        self._noises = [each.noise_scale or 1.0 for each in self.likelihoods]
+        self._vectors = spectrum.rotate_vectors(natural.mean_vectors(state.spec.mean))
+        pairs = zip(deltas, self._noises, strict=True)
+        inverses = [1 / (delta + spectrum.values / noise) for delta, noise in pairs]
+        self._inverses = torch.stack(inverses, 2) if inverses else spectrum.vectors[:, :, :0]
+        """Eigenvalues of (delta I + W)^-1, ``[K, M, D]``."""
 
     def moments(self, features: Features) -> Iterator[tuple[Tensor, Tensor]]:
         """Mean and variance ``[B, C]`` at each delta."""
         rotated = features.rotated(self._coordinates)
-        for solved in self.solved:
-            yield solved.mean(rotated), solved.variance(rotated)
+        within = rotated.phi.square() @ self._inverses
+        for index, (delta, noise) in enumerate(zip(self.deltas, self._noises, strict=True)):
+            inverse = 1 / delta if self.state.spec.mean == "dual" else self._inverses[:, :, index]
+            mean = _mean(self.state, rotated, self._vectors / noise * inverse)
+            yield mean, _variance(self.state, rotated, within[:, :, index], delta)
+
+
+def _mean(state: State, features: Features, coefficients: Tensor) -> Tensor:
+    phi = features.phi
+    if len(phi) == 1:
+        return _with_prior(state, features, phi[0] @ coefficients.mT)
+    return _with_prior(state, features, torch.einsum("cbm,cm->bc", phi, coefficients))
+
+
+def _with_prior(state: State, features: Features, mean: Tensor) -> Tensor:
+    return features.outputs.double() + mean if state.spec.mean == "network" else mean
+
+
+def _variance(state: State, features: Features, within: Tensor, delta: float) -> Tensor:
+    return (features.unexplained / delta + within).mT.expand(-1, state.num_outputs)

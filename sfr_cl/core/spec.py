@@ -111,7 +111,7 @@ class Spec:
     @property
     def learns_precision(self) -> bool:
         """Whether delta is that of greatest evidence whenever the sums are solved."""
-        return self.prior_precision is None and self.likelihood.noise_variance is not None
+        return self.prior_precision is None and self.likelihood.noise_scale is not None
 
     def outputs(self, kernel_outputs: int) -> int:
         """C for a network with some number of outputs, or an error where they must agree."""

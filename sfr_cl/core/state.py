@@ -97,7 +97,7 @@ class State:
         """Gradient and curvature of a checked batch where it is linearised."""
         spec = self.spec
         if spec.at_prior:
-            return Terms.at_prior(spec.likelihood, y, self.num_outputs)
+            return Terms.at_prior(spec.likelihood, y, self.num_outputs, shared=spec.shared)
         # The mean "network" has the prior mean f - J w*, so that f~ = J w*; the others have zero.
         point = self.basis.network.tangent(x) if spec.mean == "network" else outputs
         return Terms.at_outputs(spec.likelihood, outputs, point, y, shared=spec.shared)
@@ -140,7 +140,7 @@ class State:
                 f"discounted"
             )
         squares, before = -float(left.constant), -float(self.sums.constant)
-        if self.spec.likelihood.noise_variance is not None and squares < -tolerance * before:
+        if self.spec.likelihood.noise_scale is not None and squares < -tolerance * before:
             raise DataError(
                 "expected targets that were absorbed, got some whose squares add up to more than "
                 "those seen: check that they are the ones absorbed"

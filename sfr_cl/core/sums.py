@@ -57,9 +57,11 @@ class Terms:
         return Terms(gradient, curvature, zeros, zeros.sum(1), torch.ones_like(gradient))
 
     @staticmethod
-    def at_prior(likelihood: Likelihood, y: Tensor, num_outputs: int) -> Terms:
+    def at_prior(likelihood: Likelihood, y: Tensor, num_outputs: int, *, shared: bool) -> Terms:
         """Terms at f^ = 0, to be read with :meth:`Likelihood.prior_reading`."""
         gradient, curvature, log_prob = likelihood.prior_statistics(y, num_outputs)
+        if shared:
+            curvature = curvature.mean(1, keepdim=True).expand_as(curvature)
         seen = likelihood.seen(y, num_outputs)
         return Terms(gradient, curvature, torch.zeros_like(gradient), log_prob, seen)
 

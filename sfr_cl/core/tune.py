@@ -43,10 +43,10 @@ def by_validation(state: State, batches: Iterable[tuple[Inputs, Tensor]], link: 
     totals = torch.zeros(len(DELTAS), len(scales), dtype=torch.float64)
     for x, y in batches:
         features = state.basis.features(x, diagonal=True)
-        pairs = zip(sweep.solved, sweep.moments(features), strict=True)
-        for row, (solved, (mean, variance)) in enumerate(pairs):
+        pairs = zip(sweep.likelihoods, sweep.moments(features), strict=True)
+        for row, (likelihood, (mean, variance)) in enumerate(pairs):
             for column, scale in enumerate(scales):
-                predictive = solved.likelihood.predictive(mean * scale, variance * scale**2, link)
+                predictive = likelihood.predictive(mean * scale, variance * scale**2, link)
                 totals[row, column] -= float(predictive.log_prob(y).double().sum())
     totals = totals.nan_to_num(nan=math.inf)
     best = int(totals.argmin())

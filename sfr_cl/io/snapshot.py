@@ -63,7 +63,7 @@ def restore(
     num_outputs = whole("num_outputs", part(values, "num_outputs", int))
     kernel_outputs = whole("kernel_outputs", part(values, "kernel_outputs", int))
     kernels, size = 1 if spec.shared else num_outputs, length(z)
-    empty = DualSums.zeros(num_outputs, kernels, size).named()
+    empty = DualSums.zeros(num_outputs, kernels, size, torch.device("meta")).named()
     shapes = {f"sums.{name}": list(value.shape) for name, value in empty.items()}
     shapes |= {"factor": [kernels, size, size], "reference": [num_outputs, size]}
     found = {

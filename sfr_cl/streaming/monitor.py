@@ -54,7 +54,7 @@ def callback(on_drift: OnDrift | None, likelihood: Likelihood) -> OnDrift | None
         return None
     if not callable(on_drift):
         raise ArgumentError(f"expected on_drift to be a function, got {on_drift!r:.60}")
-    if not likelihood.has_logits and likelihood.noise_variance is None:
+    if not likelihood.has_logits and likelihood.noise_scale is None:
         raise ArgumentError(
             f"expected on_drift with 'classification', 'binary' or 'regression', got it with "
             f"{likelihood.name!r}"

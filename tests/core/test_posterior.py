@@ -9,6 +9,7 @@ from torch import nn
 
 from sfr_cl import SFRPosterior, torchvision_operators
 from sfr_cl.errors import DataError
+from sfr_cl.likelihoods import Likelihood
 from support.oracles import exact_gp, jacobian, ntk, sfr_moments
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-8}
@@ -495,3 +496,39 @@ def test_the_mean_of_one_output_is_one_derivative(mean: str, parameters: str) ->
         alone, latent = posterior.predict(test, link="map").logits, posterior.predict_f(test).mean
         torch.testing.assert_close(alone, latent, rtol=1e-9, atol=1e-9)
         posterior.update((test, test[:, 0] > 0))
+
+
+class Weighted(Likelihood):
+    """A Gaussian whose outputs have noises of their own."""
+
+    name = "weighted"
+
+    def __init__(self, *noises: float) -> None:
+        self.noises = torch.tensor(noises, dtype=torch.float64)
+
+    def targets(self, y, num_outputs):
+        return y.double()
+
+    def log_prob(self, f, y):
+        return -((y - f).square() / self.noises).sum(1) / 2
+
+    def gradient(self, f, y):
+        return (y - f) / self.noises
+
+    def curvature(self, f, y):
+        return torch.ones_like(f) / self.noises
+
+    def predictive(self, mean, variance, link):
+        return torch.distributions.Normal(mean, (variance + self.noises).sqrt())
+
+
+def test_a_shared_kernel_shares_the_curvature_of_all_outputs() -> None:
+    """b is the mean over outputs (method), so that their order makes no difference."""
+    x, y, _ = regression(25, 2)
+    traces = [
+        SFRPosterior(mlp(3, 2, hidden=5), Weighted(*noises), inducing=x[:5], prior_precision=1.0)
+        .fit((x, y))
+        .state.sums.trace()
+        for noises in ((0.01, 100.0), (100.0, 0.01))
+    ]
+    assert math.isclose(*traces, rel_tol=1e-9)

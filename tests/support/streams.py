@@ -1,4 +1,4 @@
-"""Small streams, and what they should know: every sample kept, with its weight, and summed again."""
+"""Small streams, and what they should know: every sample, with its weight, and summed again."""
 
 import math
 from dataclasses import dataclass, field
