@@ -34,14 +34,7 @@ from sfr_cl.streaming.features import FeatureOrder, are_features
 from sfr_cl.streaming.inducing import ResidualBound
 from sfr_cl.streaming.monitor import Drift, ExcessNLL, OnDrift, callback
 from sfr_cl.streaming.operations import Relinearized
-from sfr_cl.streaming.samples import (
-    Samples,
-    as_times,
-    checked,
-    one_input,
-    one_target,
-    times_of,
-)
+from sfr_cl.streaming.samples import Samples, as_times, checked, one_input, one_target
 from sfr_cl.streaming.settings import Settings
 from sfr_cl.streaming.state import StreamState
 
@@ -169,9 +162,8 @@ class StreamingPosterior:
     @torch.no_grad()
     def _learn(self, x: Inputs, y: Tensor, time: Any) -> tuple[Drift, ...]:
         stream = self._stream or self._first(x)
-        x, y = checked(stream.flushed.state, x, y)
-        times = times_of(self._settings, stream.n_seen, len(y), time).to(y.device)
-        samples, start = Samples(x, y, times, torch.ones_like(times)), 0
+        samples = Samples.of(stream.state, self._settings, stream.n_seen, x, y, time)
+        start = 0
         while start < len(y):
             end = start + stream.capacity
             stream = stream.with_samples(samples.take(slice(start, end)))
@@ -441,7 +433,7 @@ class StreamingPosterior:
         if self._writer is None or self._writer.path != storage.absolute(path):
             writer = storage.Writer(path)
             if self._writer is not None:
-                self._writer.leave()
+                self._writer.close(force=False)
             self._writer = writer
         return self._writer
 
