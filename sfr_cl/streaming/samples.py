@@ -156,7 +156,7 @@ def one_input(x: Inputs, order: FeatureOrder | None) -> Inputs:
     if isinstance(x, Tensor):
         return x[None]
     if are_features(x):
-        return (order or FeatureOrder.of(x)).vector(x)[None]
+        return (order or FeatureOrder.of(x)).batch(x)
     return tree_map(lambda leaf: leaf[None], x)
 
 
