@@ -146,11 +146,11 @@ def forgotten(
             f"out exactly; use swap=False or a window"
         )
     latest = max(stream.now, stream.clock)
-    times = torch.full((len(y),), latest, dtype=torch.float64, device=y.device)
-    times = times if at is None else at
-    if bool((times > latest).any()):
+    if at is None:
+        at = torch.full((len(y),), latest, dtype=torch.float64, device=y.device)
+    if bool((at > latest).any()):
         raise DataError(f"expected times of at most {latest:g}, the latest, got a later one")
-    batch = Batch.of(stream.state, Samples(x, y, times, torch.full_like(times, weight)))
+    batch = Batch.of(stream.state, Samples(x, y, at, torch.full_like(at, weight)))
     batch.require_moderate(stream.state)
     return _without(stream, batch)
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -138,11 +139,6 @@ class StreamingPosterior:
         self._on_drift = callback(on_drift, spec.likelihood)
         z = posterior.inducing_inputs if posterior.is_fitted else _given_inducing(posterior)
         num_data = posterior.num_data if posterior.is_fitted else 0
-        if swap and num_data > 0:
-            raise ArgumentError(
-                f"expected swap=False for a posterior with data, got True, and {num_data} data: "
-                f"how well others would stand for them can't be known; let the stream learn them"
-            )
         chooses = isinstance(z, int)
         self._settings = Settings(
             discount=discount,
@@ -154,10 +150,11 @@ class StreamingPosterior:
             budget=z if chooses else length(z),
             learns_precision=spec.learns_precision,
         )
-        if window is not None and num_data > 0:
+        if num_data > 0 and (swap or window is not None):
             raise ArgumentError(
-                f"expected a posterior without data for a window, got {num_data} data that would "
-                f"never leave it: let the stream learn them"
+                f"expected swap=False and no window for a posterior with data, got {num_data} data "
+                f"that would never leave a window, and whose residuals are unknown: let the stream "
+                f"learn them"
             )
         self._spec, self._logit_scale = spec, posterior.logit_scale
         if posterior.is_fitted:
@@ -586,7 +583,7 @@ class StreamingPosterior:
         writer.write(*self._content(cursor))
 
     def _content(self, cursor: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        cursor, found = storage.plain_cursor(cursor), self._as_asked_for().state_dict()
+        cursor, found = storage.plain("a cursor", cursor), self._as_asked_for().state_dict()
         return storage.content(self.state, found, self._features, cursor)
 
     def claim(self, path: str | os.PathLike[str]) -> storage.Writer:
@@ -601,7 +598,7 @@ class StreamingPosterior:
         Raises:
             FileError: if another stream, or process, writes there.
         """
-        if self._writer is None or self._writer.path != storage.absolute(path):
+        if self._writer is None or self._writer.path != Path(path).absolute():
             writer = storage.Writer(path)
             if self._writer is not None:
                 self._writer.close(force=False)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,33 +31,23 @@ __all__ = ["StreamingClassifier", "StreamingRegressor"]
 Features = Mapping[Hashable, Any]
 
 
+@dataclass(eq=False, repr=False)
 class _Estimator:
     """What both estimators share. The stream is made when the first sample shows its features."""
 
-    likelihood: str
+    likelihood: ClassVar[str]
 
-    def __init__(
-        self,
-        network: nn.Module | None = None,
-        inducing: int = 200,
-        prior_precision: float | None = None,
-        discount: float = 1.0,
-        window: int | None = None,
-        swap: bool = True,
-        hidden: int = 256,
-        seed: int = 0,
-    ) -> None:
-        self.network = network
-        self.inducing = inducing
-        self.prior_precision = prior_precision
-        self.discount = discount
-        self.window = window
-        self.swap = swap
-        self.hidden = hidden
-        self.seed = seed
-        self._stream: StreamingPosterior | None = None
-        self._order: FeatureOrder | None = None
-        self._labels: list[Hashable] = []
+    network: nn.Module | None = None
+    inducing: int = 200
+    prior_precision: float | None = None
+    discount: float = 1.0
+    window: int | None = None
+    swap: bool = True
+    hidden: int = 256
+    seed: int = 0
+    _stream: StreamingPosterior | None = field(default=None, init=False)
+    _order: FeatureOrder | None = field(default=None, init=False)
+    _labels: list[Hashable] = field(default_factory=list, init=False)
 
     def learn_one(self, x: Features, y: Any) -> None:
         """Absorb one sample.

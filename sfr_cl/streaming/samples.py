@@ -162,10 +162,14 @@ def one_input(x: Inputs, order: FeatureOrder | None) -> Inputs:
 
 def one_target(y: Any) -> Tensor:
     """One target as a batch."""
+    return _tensor("a target that is a number", y)[None]
+
+
+def _tensor(what: str, given: Any, dtype: torch.dtype | None = None) -> Tensor:
     try:
-        return torch.as_tensor(y)[None]
+        return torch.as_tensor(given, dtype=dtype)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataTypeError(f"expected a target that is a number, got {y!r:.60}") from error
+        raise DataTypeError(f"expected {what}, got {given!r:.60}") from error
 
 
 def _times(settings: Settings, n_seen: int, count: int, time: Any) -> Tensor:
@@ -184,10 +188,7 @@ def _times(settings: Settings, n_seen: int, count: int, time: Any) -> Tensor:
 
 def as_times(given: Any) -> Tensor:
     """Times or positions as a vector."""
-    try:
-        times = torch.as_tensor(given, dtype=torch.float64).reshape(-1)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataTypeError(f"expected times or positions, got {given!r:.60}") from error
+    times = _tensor("times or positions", given, torch.float64).reshape(-1)
     if not bool(torch.isfinite(times).all()):
         raise DataError("expected finite times or positions, got others")
     return times

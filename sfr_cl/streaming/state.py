@@ -195,7 +195,7 @@ class StreamState:
         if not self.settings.ages and bool((samples.scale == 1).all()):
             return None
         now = max(self.now, self.clock)
-        return samples.scale * self.settings.weights(now - samples.times)
+        return samples.scale * self.settings.discount ** (now - samples.times)
 
     def totals_of(self, batch: Batch) -> Totals:
         """What some samples come to, with the weights they have now."""
@@ -205,7 +205,7 @@ class StreamState:
         """What will be left of the flushed sums; until a sample comes, time stands still."""
         if not self.settings.ages or -math.inf in (self.clock, now):
             return 1.0
-        return self.settings.weight(now - self.clock)
+        return float(self.settings.discount ** (now - self.clock))
 
     # Reading ------------------------------------------------------------------------------------
 

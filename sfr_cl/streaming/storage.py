@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,7 +46,7 @@ class Writer:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         from filelock import FileLock, Timeout  # only who saves needs it
 
-        self.path = absolute(path)
+        self.path = Path(path).absolute()
         self._process = os.getpid()
         self._lock = FileLock(f"{self.path}.lock", timeout=0, thread_local=False)
         self._refused = Timeout
@@ -86,36 +86,19 @@ class Writer:
             self._lock.release(force=force)
 
 
-def absolute(path: str | os.PathLike[str]) -> Path:
-    """A path as a writer knows it."""
-    return Path(path).absolute()
-
-
-def plain_names(names: tuple[Hashable, ...]) -> list[Any]:
-    """Names of features that a file can give back as they are."""
+def plain(what: str, value: Any) -> Any:
+    """A value that a JSON file gives back as it is, or an error."""
     try:
-        return list(plain_cursor(list(names)))
-    except ArgumentError as error:
-        raise ArgumentError(
-            f"expected features with names that are strings or numbers, got {list(names)!r:.60}"
-        ) from error
-
-
-def plain_cursor(cursor: Any) -> Any:
-    """A cursor that a file can give back as it is."""
-    try:
-        text = json.dumps(cursor, allow_nan=False)
+        changed = json.loads(json.dumps(value, allow_nan=False)) != value
+        reason = "it would come back changed"
     except (TypeError, ValueError, RecursionError) as error:
+        changed, reason = True, str(error)
+    if changed:
         raise ArgumentError(
-            f"expected a cursor of numbers, strings, lists and dictionaries, got {cursor!r:.60}: "
-            f"{error}"
-        ) from error
-    if json.loads(text) != cursor:
-        raise ArgumentError(
-            f"expected a cursor that a JSON file gives back as it is, got {cursor!r:.60}: use "
-            f"lists, and names that are strings"
+            f"expected {what} of finite numbers, strings, lists, and dictionaries whose names are "
+            f"strings, got {value!r:.60}: {reason}"
         )
-    return cursor
+    return value
 
 
 def content(
@@ -128,7 +111,7 @@ def content(
     return {**posterior["tensors"], **marked}, {
         "posterior": posterior["values"],
         "stream": values,
-        "features": None if features is None else plain_names(features.names),
+        "features": features and plain("names of features", list(features.names)),
         "cursor": cursor,
     }
 
@@ -170,7 +153,7 @@ def _stored(stream: StreamState) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors |= {f"fresh.{name}": value for name, value in rebuilt.sums.named().items()}
     monitor = stream.monitor
     values = {
-        "settings": stream.settings.plain(),
+        "settings": asdict(stream.settings),
         "prior_precision": stream.state.spec.prior_precision,
         "learned": stream.n_seen,
         "due": stream.maintenance_at,
