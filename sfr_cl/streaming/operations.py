@@ -26,8 +26,7 @@ from sfr_cl.streaming import inducing as selection
 from sfr_cl.streaming.inducing import NO_CANDIDATES, ResidualBound
 from sfr_cl.streaming.samples import Batch, Samples
 from sfr_cl.streaming.state import StreamState
-from sfr_cl.streaming.totals import Totals
-from sfr_cl.streaming.window import Window
+from sfr_cl.streaming.window import Totals, Window
 
 RENEWED_EVERY = 4096
 """Samples after which learned hyperparameters are renewed, at the latest."""
@@ -83,9 +82,10 @@ def _with_hyperparameters(stream: StreamState) -> StreamState:
 
 
 def _exchanged(stream: StreamState) -> StreamState:
-    found, basis = stream.candidates.x, inducing(stream.state)
+    pool, basis = stream.candidates.pool, inducing(stream.state)
+    assert pool is not None
     stream = replace(stream, candidates=NO_CANDIDATES)
-    z: Inputs = selection.exchanged(basis, found, stream.settings.budget)
+    z = selection.exchanged(basis, pool[0], stream.settings.budget)
     if z is None:
         return stream
     before = stream.state.sums
@@ -181,12 +181,10 @@ def _forgotten_from_window(
 def discounted(stream: StreamState, gamma: float) -> StreamState:
     """With a share of all weight so far."""
     stream = stream.flush()
-    totals = stream.totals * gamma
-    return stream.changed(
-        stream.state.with_sums(totals.sums),
+    return stream.summed(
+        stream.totals * gamma,
         window=None if stream.window is None else stream.window.scaled(gamma),
         rebuilt=None if stream.rebuilt is None else stream.rebuilt * gamma,
-        residual=totals.residual,
     )
 
 
@@ -221,13 +219,32 @@ def merged(stream: StreamState, other: StreamState) -> StreamState:
 
 @dataclass(frozen=True)
 class Relinearized:
-    """What it cost to carry a posterior to other weights."""
+    """What it cost to carry a posterior to other weights.
+
+    Args:
+        divergence: mean Kullback-Leibler divergence, in nats, of the new predictions at Z from the
+            old; ``None`` where torch knows none for a custom likelihood.
+        nlpd_before: of the data given, at the old weights; ``None`` without data.
+        nlpd_after: of the data given, at the new weights.
+
+    >>> import torch
+    >>> from sfr_cl import SFRPosterior, StreamingPosterior
+    >>> _ = torch.manual_seed(0)
+    >>> old, new = (
+    ...     torch.nn.Sequential(torch.nn.Linear(1, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+    ...     for _ in range(2)
+    ... )
+    >>> stream = StreamingPosterior(SFRPosterior(old, "classification", inducing=4))
+    >>> x = torch.linspace(-2, 2, 20)[:, None]
+    >>> y = (x[:, 0] > 0).long()
+    >>> stream.learn_many(x, y)
+    >>> cost = stream.relinearize(new, data=(x, y))
+    >>> f"{cost.divergence:.2f} nats, NLPD {cost.nlpd_before:.2f}, then {cost.nlpd_after:.2f}"
+    '0.06 nats, NLPD 0.20, then 0.30'
+    """
 
     divergence: float | None
-    """Mean Kullback-Leibler divergence, in nats, of the new predictions at Z from the old; ``None``
-    where torch knows none for a custom likelihood."""
     nlpd_before: float | None = None
-    """Of the data given."""
     nlpd_after: float | None = None
 
 

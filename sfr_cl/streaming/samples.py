@@ -83,15 +83,12 @@ class Batch:
     @staticmethod
     def of(state: State, samples: Samples) -> Batch:
         """Evaluate checked samples."""
-        basis, size = state.basis, state.basis.batch_size
-        if len(samples) <= size:
-            features = basis.features(samples.x, diagonal=True)
-        else:
+        size = state.basis.batch_size
+        if len(samples) > size:
             starts = range(0, len(samples), size)
-            parts = [take(samples.x, slice(start, start + size)) for start in starts]
-            features = Features.join([basis.features(x, diagonal=True) for x in parts])
-        terms = state.terms(samples.x, features.outputs, samples.y)
-        return Batch(samples, features, terms)
+            return Batch.join([Batch.of(state, samples.take(slice(s, s + size))) for s in starts])
+        features = state.basis.features(samples.x, diagonal=True)
+        return Batch(samples, features, state.terms(samples.x, features.outputs, samples.y))
 
     def __len__(self) -> int:
         return len(self.samples)

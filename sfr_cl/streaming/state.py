@@ -20,8 +20,7 @@ from sfr_cl.streaming.inducing import NO_CANDIDATES, NO_RESIDUAL, Candidates, Re
 from sfr_cl.streaming.monitor import Calibration, ExcessNLL, Monitor
 from sfr_cl.streaming.samples import Batch, Samples
 from sfr_cl.streaming.settings import Settings
-from sfr_cl.streaming.totals import Totals
-from sfr_cl.streaming.window import Window
+from sfr_cl.streaming.window import Totals, Window
 
 
 @dataclass(frozen=True)
@@ -136,6 +135,11 @@ class StreamState:
         left = self.flushed.block - (self.n_seen - self.flushed_at)
         return left if self.maintenance_at is None else min(left, self.maintenance_at - self.n_seen)
 
+    def summed(self, totals: Totals, **changes: Any) -> StreamState:
+        """With other flushed sums over the same features."""
+        state = self.state.with_sums(totals.sums)
+        return self.changed(state, residual=totals.residual, **changes)
+
     def changed(self, state: State, **changes: Any) -> StreamState:
         """With other flushed sums, over whatever inducing inputs; nothing may be pending."""
         window = changes.pop("window", self.window)
@@ -178,14 +182,13 @@ class StreamState:
             if rebuilt.count == len(window):
                 totals, rebuilt = rebuilt, Totals(self.state.no_sums())
         candidates = self.candidates
-        return self.changed(
-            self.state.with_sums(totals.sums),
+        return self.summed(
+            totals,
             window=window,
             clock=self.now,
             flushed_at=self.n_seen,
             pending=(),
             rebuilt=rebuilt,
-            residual=totals.residual,
             candidates=candidates.having_seen(batch) if self.settings.swap else candidates,
             monitor=self.monitor.flushed(),
         )

@@ -27,8 +27,7 @@ from sfr_cl.streaming.monitor import Calibration, ExcessNLL, Monitor
 from sfr_cl.streaming.samples import Batch, Samples
 from sfr_cl.streaming.settings import Settings
 from sfr_cl.streaming.state import Flushed, StreamState
-from sfr_cl.streaming.totals import Totals
-from sfr_cl.streaming.window import Window
+from sfr_cl.streaming.window import Totals, Window
 
 T = TypeVar("T")
 
@@ -147,8 +146,8 @@ def _stored(stream: StreamState) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors |= _columns("pending", *Batch.join(stream.pending).samples.tree)
     if window is not None and len(window):
         tensors |= _columns("kept", *window.all().tree)
-    if found.x is not None and found.variance is not None:
-        tensors |= _columns("candidates", found.x, found.variance)
+    if found.pool is not None:
+        tensors |= _columns("candidates", *found.pool)
     if rebuilt is not None:
         tensors |= {f"fresh.{name}": value for name, value in rebuilt.sums.named().items()}
     monitor = stream.monitor
@@ -178,10 +177,7 @@ def _restored(
     tensors = {name: value.to(state.basis.network.device) for name, value in tensors.items()}
     z = inducing(state).z
     pending, kept = (_rows(name, z, tensors) for name in ("pending", "kept"))
-    candidates = Candidates(looked_at=part(values, "looked_at", int))
-    if (found := _rows("candidates", z, tensors)) is not None:
-        x, variance = found
-        candidates = Candidates(x, variance, candidates.looked_at)
+    candidates = Candidates(_rows("candidates", z, tensors), part(values, "looked_at", int))
     window = rebuilt = None
     if part(values, "keeps", bool):
         window = Window(() if kept is None else (Samples(*kept),))
@@ -239,9 +235,10 @@ def _columns(name: str, x: Inputs, *columns: Tensor) -> dict[str, Tensor]:
     return found | {f"{name}.{c}": value for c, value in zip(COLUMNS[name], columns, strict=True)}
 
 
-def _rows(name: str, z: Inputs, tensors: Mapping[str, Tensor]) -> list[Any] | None:
+def _rows(name: str, z: Inputs, tensors: Mapping[str, Tensor]) -> tuple[Any, ...] | None:
     """The inverse of :func:`_columns`, for inputs of the form of Z; ``None`` if there are none."""
     if f"{name}.{COLUMNS[name][0]}" not in tensors:
         return None
     x = [tensors[f"{name}.x.{i}"] for i in range(len(leaves(z)))]
-    return [snapshot.rebuilt_like(z, x), *(tensors[f"{name}.{column}"] for column in COLUMNS[name])]
+    columns = (tensors[f"{name}.{column}"] for column in COLUMNS[name])
+    return snapshot.rebuilt_like(z, x), *columns

@@ -1,4 +1,4 @@
-"""Samples that are stored as they came: those of a sliding window, and the first of a stream.
+"""Samples that are stored as they came, those of a window and the first of a stream; their sums.
 
 The sums of a window are rebuilt: beside those that samples enter and leave, others are summed that
 hold the samples since some moment. Once all earlier ones have left, they are the sums, and others
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sfr_cl.core.sums import DualSums
 from sfr_cl.data.inputs import Inputs, leaves, take
 from sfr_cl.errors import DataError
-from sfr_cl.streaming.samples import Samples
+from sfr_cl.streaming.inducing import NO_RESIDUAL, ResidualBound
+from sfr_cl.streaming.samples import Batch, Samples
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,41 @@ class Window:
         stays = torch.ones(len(samples), dtype=torch.bool, device=samples.times.device)
         stays[positions] = False
         return Window((samples.take(stays.nonzero()[:, 0]),) if bool(stays.any()) else ())
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The sums of samples, and the Nystrom residuals that go with them."""
+
+    sums: DualSums
+    residual: ResidualBound = NO_RESIDUAL
+    count: int = 0
+    """Samples, whatever their weight."""
+
+    @staticmethod
+    def of(batch: Batch, weights: Tensor | None) -> Totals:
+        """Of some samples; each once, or with its weight."""
+        sums = DualSums.of(batch.features.phi, batch.terms, weights)
+        return Totals(sums, ResidualBound.of(batch, weights), len(batch))
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(
+            self.sums + other.sums, self.residual + other.residual, self.count + other.count
+        )
+
+    def __sub__(self, other: Totals) -> Totals:
+        return Totals(
+            self.sums - other.sums, self.residual - other.residual, self.count - other.count
+        )
+
+    def __mul__(self, factor: float) -> Totals:
+        if factor == 1:
+            return self
+        return Totals(self.sums * factor, self.residual * factor, self.count)
+
+    def to(self, device: torch.device) -> Totals:
+        """The same on another device."""
+        return Totals(self.sums.to(device), self.residual, self.count)
 
 
 def _rows_equal(many: Tensor, one: Tensor) -> Tensor:
