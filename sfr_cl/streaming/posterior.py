@@ -256,7 +256,7 @@ class StreamingPosterior:
                 an exchange of inducing inputs or weights that makes it inexact.
             DataTypeError: if an argument is of a type that can't be used.
             ArgumentError: if ``at`` is needed and not given, or ``weight`` is not positive.
-            NotFittedError: if nothing was learned yet.
+            NotFittedError: if there are no inducing inputs yet.
         """
         stream, y = self.state, as_tensor(y)
         x, y = checked(stream.state, x, y)
@@ -273,7 +273,7 @@ class StreamingPosterior:
 
         Raises:
             ArgumentError: if it is not in (0, 1].
-            NotFittedError: if nothing was learned yet.
+            NotFittedError: if there are no inducing inputs yet.
         """
         self._change(operations.discounted(self.state, fraction("gamma", gamma)))
 
@@ -288,7 +288,7 @@ class StreamingPosterior:
             ArgumentError: if it is no stream, or has other settings.
             MismatchError: if its network, inducing inputs, outputs or options are others.
             DataError: if one of them stores samples: a window, or the first of a stream.
-            NotFittedError: if one of them has learned nothing yet.
+            NotFittedError: if one of them has no inducing inputs yet.
         """
         if not isinstance(other, StreamingPosterior):
             raise ArgumentError(f"expected a StreamingPosterior, got {type(other).__name__}")
@@ -317,7 +317,7 @@ class StreamingPosterior:
             MismatchError: if the network has another number of outputs.
             DataError, DataTypeError: if the network can't take the inducing inputs, has weights
                 that are not finite, or ``data`` can't be used.
-            NotFittedError: if nothing was learned yet.
+            NotFittedError: if there are no inducing inputs yet.
         """
         stream, z = self.state, self.inducing_inputs
         held_out = list(data) if isinstance(data, Iterator) else data
@@ -346,8 +346,7 @@ class StreamingPosterior:
 
         Raises:
             ArgumentError: if the likelihood has no classes, the number is less than before, or
-                it is the network's, which a shared kernel linearised at the prior need not have.
-            MismatchError: if the number is less than before, and is the network's.
+                the kernel is not a shared one linearised at the prior.
         """
         whole("number of outputs", num_outputs)
         spec, stream = self._spec, self._stream
@@ -481,7 +480,7 @@ class StreamingPosterior:
 
         Raises:
             DataError, DataTypeError: if the data can't be used.
-            NotFittedError: if nothing was learned yet.
+            NotFittedError: if there are no inducing inputs yet.
         """
         return self.posterior.nlpd(data)
 
@@ -489,7 +488,11 @@ class StreamingPosterior:
 
     @property
     def posterior(self) -> SFRPosterior:
-        """All that is known now, as a posterior by itself."""
+        """All that is known now, as a posterior by itself.
+
+        Raises:
+            NotFittedError: if there are no inducing inputs yet.
+        """
         stream = self.state
         state, likelihood = stream.state.with_sums(stream.sums), stream.state.likelihood
         if likelihood.noise_variance is not None:
@@ -500,7 +503,11 @@ class StreamingPosterior:
 
     @property
     def state(self) -> StreamState:
-        """All that is known, as an immutable record."""
+        """All that is known, as an immutable record.
+
+        Raises:
+            NotFittedError: if there are no inducing inputs yet.
+        """
         if self._stream is None:
             raise NotFittedError(
                 "expected a stream with inducing inputs, got one that has learned nothing yet: "
@@ -525,12 +532,20 @@ class StreamingPosterior:
 
     @property
     def inducing_inputs(self) -> Inputs:
-        """Z; they never exceed the budget."""
+        """Z; they never exceed the budget.
+
+        Raises:
+            NotFittedError: if there are no inducing inputs yet.
+        """
         return inducing(self.state.state).z
 
     @property
     def residual_bound(self) -> ResidualBound:
-        """How much of what was learned at these weights the inducing inputs miss, with bounds."""
+        """How much of what was learned at these weights the inducing inputs miss, with bounds.
+
+        Raises:
+            NotFittedError: if there are no inducing inputs yet.
+        """
         return self.state.flush().residual
 
     @property
@@ -565,7 +580,7 @@ class StreamingPosterior:
         Raises:
             ArgumentError: if the cursor, or the name of a feature, is no JSON value.
             FileError: if another stream, or process, writes there.
-            NotFittedError: if nothing was learned yet.
+            NotFittedError: if there are no inducing inputs yet.
         """
         content = self._content(cursor)
         self.claim(path).write(*content)

@@ -65,7 +65,7 @@ class Writer:
             ) from error
 
     def write(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """Replace the file, whole."""
+        """Replace the file, all of it or not at all."""
         if os.getpid() != self._process:
             raise FileError(
                 f"expected to write {self.path} from the process that began to, got one forked "
