@@ -495,8 +495,8 @@ class StreamingPosterior:
         """
         stream = self.state
         state, likelihood = stream.state.with_sums(stream.sums), stream.state.likelihood
-        if likelihood.noise_variance is not None:
-            likelihood = GaussianLikelihood(likelihood.noise_variance)
+        if likelihood.learns_noise and likelihood.noise_variance is not None:
+            likelihood = GaussianLikelihood(likelihood.noise_variance)  # as it is now
         state = state.with_spec(likelihood=likelihood)
         spec = replace(self._spec, likelihood=likelihood)
         return _posterior(spec, state, self.logit_scale)

@@ -275,3 +275,5 @@ def test_relinearized_with_a_custom_likelihood() -> None:
     cost = live.relinearize(mlp(1, seed=7), data=(x, y))
     assert cost.divergence is None
     assert cost.nlpd_after != cost.nlpd_before
+    assert isinstance(live.posterior.predict(x), StudentT)
+    assert live.nlpd((x, y)) == pytest.approx(-float(live.predict(x).log_prob(y).mean()))
