@@ -1,4 +1,4 @@
-"""Streams that never stop: learned in any portions, answered at any moment, never lost."""
+"""Streams that never stop: learned in any portions, predicting at any moment, never lost."""
 
 from typing import Any
 

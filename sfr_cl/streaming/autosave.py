@@ -15,15 +15,34 @@ from sfr_cl.streaming.posterior import StreamingPosterior
 class Autosave:
     """Saves a stream when enough samples, or enough seconds, have passed since the last save.
 
-    Call it with the cursor after every portion that was learned; after a crash no more is lost
-    than came since the last save, and that can be read again from the cursor in it. As a context
+    Call it with the cursor after every portion that was learned. After a crash no more is lost than
+    came since the last save, and that can be read again from the cursor in the file. As a context
     manager it saves once more at the end, and lets others write.
 
     Args:
         stream: what is saved.
-        path: where, for nobody else to write from now on.
+        path: of the file. Nobody else may write there until the end.
         samples: after how many.
         seconds: after how long.
+
+    Raises:
+        ArgumentError: if neither ``samples`` nor ``seconds`` is given, or one is not positive.
+        FileError: if another stream, or process, writes there.
+
+    >>> import torch
+    >>> from sfr_cl import SFRPosterior
+    >>> network = torch.nn.Linear(2, 2)
+    >>> stream = StreamingPosterior(SFRPosterior(network, "classification", inducing=4))
+    >>> with Autosave(stream, "stream", samples=2) as autosave:
+    ...     for position, x in enumerate(torch.eye(2).repeat(2, 1)):
+    ...         stream.learn_one(x, position % 2)
+    ...         print(autosave(position + 1))
+    False
+    True
+    False
+    True
+    >>> StreamingPosterior.load("stream", network)
+    (StreamingPosterior('classification', 2 inducing inputs, 4 samples learned), 4)
     """
 
     def __init__(
@@ -43,7 +62,18 @@ class Autosave:
         self._restart()
 
     def __call__(self, cursor: Any) -> bool:
-        """Save if it is time, and say whether it was."""
+        """Save if it is time.
+
+        Args:
+            cursor: where to go on reading after what has been learned: any JSON value.
+
+        Returns:
+            Whether it was time.
+
+        Raises:
+            ArgumentError: if the cursor is no JSON value, when it is saved.
+            FileError: if the path was closed, and another stream, or process, writes there.
+        """
         self._latest = copy.copy(self._stream), cursor  # what is learned later has another cursor
         new = self._stream.n_seen - self._n_seen
         due = self._samples is not None and new >= self._samples

@@ -1,4 +1,4 @@
-"""Features by name as a vector: river's dictionaries for networks that take tensors."""
+"""Features by name as rows of numbers: river's dictionaries for networks that take tensors."""
 
 from __future__ import annotations
 
@@ -32,35 +32,24 @@ class FeatureOrder:
     names: tuple[Hashable, ...]
 
     @staticmethod
-    def of(x: Mapping[Hashable, Any]) -> FeatureOrder:
-        """The order for samples like this one, however it is sorted itself."""
-        _require_names(x)
-        if not x:
+    def of(x: Any) -> FeatureOrder:
+        """The order for samples like this one, or like the rows of a data frame."""
+        _require_features(x)
+        names = tuple(sorted(x, key=lambda name: (type(name).__name__, str(name))))
+        if not names:
             raise DataError("expected a first sample with features, got none")
-        return FeatureOrder(tuple(sorted(x, key=lambda name: (type(name).__name__, str(name)))))
+        return FeatureOrder(names)
 
-    def vector(self, x: Mapping[Hashable, Any]) -> Tensor:
-        """One sample as ``[d]``."""
-        _require_names(x)
-        return _vector([_number(name, x.get(name, 0.0)) for name in self.names])
-
-    def matrix(self, table: Any) -> Tensor:
-        """The rows of a data frame as ``[B, d]``."""
-        columns = [
-            _vector([_number(name, value) for value in table[name].tolist()])
-            if name in table
-            else _vector([0.0] * len(table))
-            for name in self.names
-        ]
-        return torch.stack(columns, dim=1)
+    def batch(self, x: Any) -> Tensor:
+        """One sample, or the rows of a data frame, as ``[B, d]``."""
+        _require_features(x)
+        rows = [x] if isinstance(x, Mapping) else x.to_dict("records")
+        numbers = [[_number(name, row.get(name, 0.0)) for name in self.names] for row in rows]
+        return torch.tensor(numbers, dtype=torch.float64).reshape(len(rows), len(self.names))
 
 
-def _vector(numbers: list[float]) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.float64)
-
-
-def _require_names(x: Any) -> None:
-    if not isinstance(x, Mapping):
+def _require_features(x: Any) -> None:
+    if not isinstance(x, Mapping) and not hasattr(x, "columns"):  # which data frames have
         raise DataTypeError(f"expected a dictionary of features, got {type(x).__name__}")
 
 

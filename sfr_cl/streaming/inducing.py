@@ -32,9 +32,8 @@ DISTINCT = 1e-6
 class Candidates:
     """The inputs the inducing inputs explain least, of those that came since the last exchange."""
 
-    x: Inputs | None = None
-    variance: Tensor | None = None
-    """Relative conditional variance, ``[P]``."""
+    pool: tuple[Inputs, Tensor] | None = None
+    """The inputs, and their relative conditional variance ``[P]``."""
     looked_at: int = 0
     """Samples since the last exchange was considered."""
 
@@ -44,11 +43,10 @@ class Candidates:
         assert features.diagonal is not None
         tiny = torch.finfo(torch.float64).tiny
         variance = (features.unexplained / features.diagonal.clamp_min(tiny)).mean(0)
-        x = batch.samples.x
-        if self.x is not None and self.variance is not None:
-            x, variance = concat([self.x, x]), torch.cat([self.variance, variance])
-        best = variance.argsort(descending=True, stable=True)[:POOL]
-        return Candidates(take(x, best), variance[best], self.looked_at + len(batch))
+        pool = batch.samples.x, variance
+        pool = pool if self.pool is None else concat([self.pool, pool])
+        best = pool[1].argsort(descending=True, stable=True)[:POOL]
+        return Candidates(take(pool, best), self.looked_at + len(batch))
 
 
 NO_CANDIDATES = Candidates()
@@ -115,14 +113,20 @@ class ResidualBound:
         |P_n k - g| = |P_n (k - g_before)| <= |k - g_before|: the error of the features themselves.
 
     |g|^2 is the trace of W, so that each is known without any datum.
+
+    Args:
+        total: |k|^2.
+        missed: a bound on |k - g|^2.
+        exchanged: a bound on |P k - g|^2: zero for data that came after the last exchange.
+
+    >>> bound = ResidualBound(total=100.0, missed=4.0, exchanged=1.0)
+    >>> bound.unexplained, bound.exchange_error
+    (0.2, 0.1)
     """
 
     total: float = 0.0
-    """|k|^2."""
     missed: float = 0.0
-    """A bound on |k - g|^2."""
     exchanged: float = 0.0
-    """A bound on |P k - g|^2: zero for data that came after the last exchange."""
 
     @staticmethod
     def of(batch: Batch, weights: Tensor | None) -> ResidualBound:
@@ -158,12 +162,18 @@ class ResidualBound:
 
     @property
     def unexplained(self) -> float:
-        """A bound on |k - g| / |k|: what no inducing input explains, or an exchange has lost."""
+        """A bound on |k - g| / |k|: what no inducing input explains, or an exchange has lost.
+
+        0 without data.
+        """
         return math.sqrt(self.missed / self.total) if self.total else 0.0
 
     @property
     def exchange_error(self) -> float:
-        """A bound on |P k - g| / |k|, the relative error of the features in the sums."""
+        """A bound on |P k - g| / |k|, the relative error of the features in the sums.
+
+        0 without data.
+        """
         return math.sqrt(self.exchanged / self.total) if self.total else 0.0
 
 

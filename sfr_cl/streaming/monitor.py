@@ -37,12 +37,33 @@ predictions are nearly certain, a single mistake is a hundred of them, and no dr
 
 @dataclass(frozen=True)
 class Drift:
-    """What a callback is told."""
+    """Recent samples were far less likely than predictions expected: what a callback is told.
+
+    The excess NLL of a sample is -log p(y), less its expectation under the prediction. It is drift
+    where the mean of the last 30 or so is 5 standard deviations above the usual level.
+
+    Args:
+        position: samples learned by then.
+        score: standard deviations of the recent excess NLL above its usual level.
+
+    >>> import torch
+    >>> from sfr_cl import SFRPosterior, StreamingPosterior
+    >>> _ = torch.manual_seed(0)
+    >>> posterior = SFRPosterior(torch.nn.Linear(2, 2), "classification", inducing=4)
+    >>> drifts = []
+    >>> stream = StreamingPosterior(posterior, on_drift=drifts.append)
+    >>> x = torch.randn(400, 2)
+    >>> y = (x[:, 0] > 0).long()
+    >>> stream.learn_many(x[:300], y[:300])
+    >>> drifts
+    []
+    >>> stream.learn_many(x[300:], 1 - y[300:])
+    >>> 300 < drifts[0].position < 330
+    True
+    """
 
     position: int
-    """Samples learned by then."""
     score: float
-    """Standard deviations of the recent excess NLL above its usual level."""
 
 
 OnDrift = Callable[[Drift], None]

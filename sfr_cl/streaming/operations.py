@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import sys
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,15 +19,14 @@ from torch.distributions import Distribution, kl_divergence
 
 from sfr_cl.core.evidence import Natural, learn
 from sfr_cl.core.state import State
-from sfr_cl.core.sums import DualSums
 from sfr_cl.core.transfer import Sites, inducing
 from sfr_cl.data.inputs import Inputs, length, take
 from sfr_cl.errors import ArgumentError, DataError
 from sfr_cl.streaming import inducing as selection
-from sfr_cl.streaming.inducing import NO_CANDIDATES, NO_RESIDUAL, ResidualBound
+from sfr_cl.streaming.inducing import NO_CANDIDATES, ResidualBound
 from sfr_cl.streaming.samples import Batch, Samples
 from sfr_cl.streaming.state import StreamState
-from sfr_cl.streaming.window import Rebuilt, Window
+from sfr_cl.streaming.window import Totals, Window
 
 RENEWED_EVERY = 4096
 """Samples after which learned hyperparameters are renewed, at the latest."""
@@ -36,16 +37,12 @@ RENEWED_EVERY = 4096
 
 def scheduled(stream: StreamState) -> StreamState:
     """With the time when something is to be chosen again."""
-    return replace(stream, maintenance_at=_next_maintenance(stream))
-
-
-def _next_maintenance(stream: StreamState) -> int | None:
+    settings, seen, at = stream.settings, max(stream.n_seen, 1), None
     if stream.choosing:
-        return min(2 * max(stream.n_seen, 1), stream.settings.candidates)
-    if _learns(stream):
-        lifetime = stream.settings.lifetime or RENEWED_EVERY
-        return stream.n_seen + min(max(stream.n_seen, 1), RENEWED_EVERY, lifetime)
-    return None
+        at = min(2 * seen, settings.candidates)
+    elif _learns(stream):
+        at = stream.n_seen + min(seen, RENEWED_EVERY, settings.lifetime or RENEWED_EVERY)
+    return replace(stream, maintenance_at=at)
 
 
 def _learns(stream: StreamState) -> bool:
@@ -85,9 +82,10 @@ def _with_hyperparameters(stream: StreamState) -> StreamState:
 
 
 def _exchanged(stream: StreamState) -> StreamState:
-    found, basis = stream.candidates.x, inducing(stream.state)
+    pool, basis = stream.candidates.pool, inducing(stream.state)
+    assert pool is not None
     stream = replace(stream, candidates=NO_CANDIDATES)
-    z: Inputs = selection.exchanged(basis, found, stream.settings.budget)
+    z = selection.exchanged(basis, pool[0], stream.settings.budget)
     if z is None:
         return stream
     before = stream.state.sums
@@ -103,33 +101,27 @@ def _moved(stream: StreamState, carry: Callable[[State], State]) -> StreamState:
 
     Where samples are stored they are all there is, and evaluated again, exactly.
     """
-    if stream.window is None:
+    window, rebuilt = stream.window, stream.rebuilt
+    if window is None:
         return stream.changed(carry(stream.state))
     state = carry(stream.state.with_sums(stream.state.no_sums()))
-    rebuilt = stream.rebuilt
-    if not len(stream.window):
-        rebuilt = None if rebuilt is None else Rebuilt(state.no_sums())
-        return stream.changed(state, rebuilt=rebuilt, residual=NO_RESIDUAL)
-    samples = stream.window.all()
-    split = len(samples) - (0 if rebuilt is None else rebuilt.count)
-    older, older_residual = _summed(stream, samples.take(slice(0, split)), state)
-    newer, newer_residual = _summed(stream, samples.take(slice(split, None)), state)
-    if rebuilt is not None:
-        rebuilt = Rebuilt(newer, newer_residual, rebuilt.count)
+    split = len(window) - (0 if rebuilt is None else rebuilt.count)
+    newer = _totals(stream, window.between(split, len(window)), state)
+    totals = _totals(stream, window.between(0, split), state) + newer
     return stream.changed(
-        state.with_sums(older + newer), rebuilt=rebuilt, residual=older_residual + newer_residual
+        state.with_sums(totals.sums),
+        rebuilt=None if rebuilt is None else newer,
+        residual=totals.residual,
     )
 
 
-def _summed(stream: StreamState, samples: Samples, state: State) -> tuple[DualSums, ResidualBound]:
-    """The terms of samples over a state's features, with the weights they have now."""
-    sums, residual = state.no_sums(), NO_RESIDUAL
-    size = stream.settings.block
-    for start in range(0, len(samples), size):
-        batch = Batch.of(state, samples.take(slice(start, start + size)))
-        weights = stream.weights(batch.samples)
-        sums, residual = sums + batch.sums(weights), residual + ResidualBound.of(batch, weights)
-    return sums, residual
+def _totals(stream: StreamState, window: Window, state: State) -> Totals:
+    """What samples come to over a state's features, with the weights they have now."""
+    totals, size = Totals(state.no_sums()), stream.settings.block
+    for start in range(0, len(window), size):
+        samples = window.between(start, start + size).all()
+        totals = totals + stream.totals_of(Batch.of(state, samples))
+    return totals
 
 
 # Forgetting ---------------------------------------------------------------------------------------
@@ -154,17 +146,19 @@ def forgotten(
             f"out exactly; use swap=False or a window"
         )
     latest = max(stream.now, stream.clock)
-    times = torch.full((len(y),), latest, dtype=torch.float64, device=y.device)
-    times = times if at is None else at
-    if bool((times > latest).any()):
+    if at is None:
+        at = torch.full((len(y),), latest, dtype=torch.float64, device=y.device)
+    if bool((at > latest).any()):
         raise DataError(f"expected times of at most {latest:g}, the latest, got a later one")
-    batch = Batch.of(stream.state, Samples(x, y, times, torch.full_like(times, weight)))
+    batch = Batch.of(stream.state, Samples(x, y, at, torch.full_like(at, weight)))
     batch.require_moderate(stream.state)
-    weights = stream.weights(batch.samples)
-    return stream.changed(
-        stream.state.remove(batch.sums(weights)),
-        residual=stream.residual - ResidualBound.of(batch, weights),
-    )
+    return _without(stream, batch)
+
+
+def _without(stream: StreamState, batch: Batch, **changes: Any) -> StreamState:
+    gone = stream.totals_of(batch)
+    residual = stream.residual - gone.residual
+    return stream.changed(stream.state.remove(gone.sums), residual=residual, **changes)
 
 
 def _forgotten_from_window(
@@ -175,34 +169,22 @@ def _forgotten_from_window(
         one = slice(row, row + 1)
         time = None if at is None else float(at[row])
         positions.append(window.find(take(x, one), y[one], time, set(positions)))
-    gone = window.all().take(torch.tensor(positions))
-    batch = Batch.of(stream.state, gone)
-    weights = stream.weights(gone)
+    positions.sort()
+    batch = Batch.of(stream.state, window.all().take(torch.tensor(positions)))
     rebuilt = stream.rebuilt
     if rebuilt is not None:
-        start = len(window) - rebuilt.count
-        newer = torch.tensor([position >= start for position in positions]).nonzero()[:, 0]
-        if len(newer):
-            part = Batch.of(stream.state, gone.take(newer))
-            part_weights = stream.weights(part.samples)
-            residual = ResidualBound.of(part, part_weights)
-            rebuilt = rebuilt.without(part.sums(part_weights), residual, len(part))
-    return stream.changed(
-        stream.state.remove(batch.sums(weights)),
-        window=window.without(positions),
-        rebuilt=rebuilt,
-        residual=stream.residual - ResidualBound.of(batch, weights),
-    )
+        earlier = bisect_left(positions, len(window) - rebuilt.count)
+        rebuilt = rebuilt - stream.totals_of(batch.take(slice(earlier, None)))
+    return _without(stream, batch, window=window.without(positions), rebuilt=rebuilt)
 
 
 def discounted(stream: StreamState, gamma: float) -> StreamState:
     """With a share of all weight so far."""
     stream = stream.flush()
-    return stream.changed(
-        stream.state.with_sums(stream.state.sums * gamma),
+    return stream.summed(
+        stream.totals * gamma,
         window=None if stream.window is None else stream.window.scaled(gamma),
-        rebuilt=None if stream.rebuilt is None else stream.rebuilt.scaled(gamma),
-        residual=stream.residual * gamma,
+        rebuilt=None if stream.rebuilt is None else stream.rebuilt * gamma,
     )
 
 
@@ -218,20 +200,17 @@ def merged(stream: StreamState, other: StreamState) -> StreamState:
             "choosing its inducing inputs: give both the same inducing inputs, and no window"
         )
     device = stream.state.basis.network.device
-    mine, theirs = stream.state.sums, other.state.sums.to(device)
+    mine, theirs, now = stream.totals, other.totals.to(device), stream.now
     reference = stream.state.reference + other.state.reference.to(device)
-    residuals, now = (stream.residual, other.residual), stream.now
     if stream.settings.ages and stream.settings.discount_per == "second":
         now = max(stream.now, other.now)
-        ages = [part.aging(now) for part in (stream, other)]
-        mine, theirs = mine * ages[0], theirs * ages[1]
-        residuals = (residuals[0] * ages[0], residuals[1] * ages[1])
-    exact_since = stream.exact_since
+        mine, theirs = mine * stream.aging(now), theirs * other.aging(now)
+    totals, exact_since = mine + theirs, stream.exact_since
     if other.exact_since > -math.inf:  # theirs are forgotten by the moment they were merged at
         exact_since = _no_later_than(max(stream.clock, now))
     return stream.changed(
-        stream.state.with_sums(mine + theirs, reference),
-        residual=residuals[0] + residuals[1],
+        stream.state.with_sums(totals.sums, reference),
+        residual=totals.residual,
         clock=max(stream.clock, now),
         now=now,
         exact_since=exact_since,
@@ -240,13 +219,32 @@ def merged(stream: StreamState, other: StreamState) -> StreamState:
 
 @dataclass(frozen=True)
 class Relinearized:
-    """What it cost to carry a posterior to other weights."""
+    """What it cost to carry a posterior to other weights.
+
+    Args:
+        divergence: mean Kullback-Leibler divergence, in nats, of the new predictions at Z from the
+            old; ``None`` where torch knows none for a custom likelihood.
+        nlpd_before: of the data given, at the old weights; ``None`` without data.
+        nlpd_after: of the data given, at the new weights.
+
+    >>> import torch
+    >>> from sfr_cl import SFRPosterior, StreamingPosterior
+    >>> _ = torch.manual_seed(0)
+    >>> old, new = (
+    ...     torch.nn.Sequential(torch.nn.Linear(1, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+    ...     for _ in range(2)
+    ... )
+    >>> stream = StreamingPosterior(SFRPosterior(old, "classification", inducing=4))
+    >>> x = torch.linspace(-2, 2, 20)[:, None]
+    >>> y = (x[:, 0] > 0).long()
+    >>> stream.learn_many(x, y)
+    >>> cost = stream.relinearize(new, data=(x, y))
+    >>> f"{cost.divergence:.2f} nats, NLPD {cost.nlpd_before:.2f}, then {cost.nlpd_after:.2f}"
+    '0.06 nats, NLPD 0.20, then 0.30'
+    """
 
     divergence: float | None
-    """Mean Kullback-Leibler divergence, in nats, of the new predictions at Z from the old; ``None``
-    where torch knows none for a custom likelihood."""
     nlpd_before: float | None = None
-    """Of the data given."""
     nlpd_after: float | None = None
 
 

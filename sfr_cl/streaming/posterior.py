@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,16 +35,17 @@ from sfr_cl.streaming.features import FeatureOrder, are_features
 from sfr_cl.streaming.inducing import ResidualBound
 from sfr_cl.streaming.monitor import Drift, ExcessNLL, OnDrift, callback
 from sfr_cl.streaming.operations import Relinearized
-from sfr_cl.streaming.samples import (
-    Samples,
-    as_times,
-    checked,
-    one_input,
-    one_target,
-    times_of,
-)
+from sfr_cl.streaming.samples import Samples, as_times, checked, one_input, one_target
 from sfr_cl.streaming.settings import Settings
 from sfr_cl.streaming.state import StreamState
+
+
+def _renamed_property(old: str, new: str) -> property:
+    def read(stream: StreamingPosterior) -> Any:
+        warn(old, new)
+        return getattr(stream, new)
+
+    return property(read, doc=f"The old name of :attr:`{new}`.")
 
 
 class StreamingPosterior:
@@ -59,14 +61,20 @@ class StreamingPosterior:
         discount: weight that is left of everything when one more sample, or second, has passed.
         discount_per: ``"sample"`` or ``"second"``.
         window: samples that are remembered; older ones are forgotten exactly. They are stored.
-        staleness: how many of the latest samples an answer may leave out. Factoring is put off
+        staleness: how many of the latest samples a prediction may leave out. Factoring is put off
             until then.
         swap: whether inducing inputs are exchanged where new regions appear, at the price of
             :attr:`residual_bound`, and of exact forgetting of earlier samples unless there is a
             window. By default those that the stream chose are.
         calibrate: whether the scale of logits follows the predictions of the last samples.
-        on_drift: called with a :class:`Drift` after samples were far more surprising than usual,
-            and are learned. It may change the stream, or train its network.
+        on_drift: called with a :class:`Drift` after samples were far less likely than usual, and
+            are learned. It may change the stream, or train its network.
+
+    Raises:
+        ArgumentError: if an argument has a value that can't be used: ``mean="dual"``, a selector
+            of inducing inputs, ``swap=True`` or a ``window`` for a posterior with data, or
+            ``on_drift`` with a custom likelihood.
+        DataError: if the inducing inputs given can't be used.
 
     >>> import torch
     >>> _ = torch.manual_seed(0)
@@ -74,11 +82,39 @@ class StreamingPosterior:
     ...     torch.nn.Linear(2, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2)
     ... )
     >>> stream = StreamingPosterior(SFRPosterior(network, "classification", inducing=32))
-    >>> for x in torch.randn(500, 2):
+    >>> for x in torch.randn(100, 2):
     ...     stream.learn_one(x, int(x.sum() > 0))
     >>> stream.predict_one({"a": 1.0, "b": 1.0})
     1
+
+    Batches are learned as their samples would be, and samples can be forgotten.
+
+    >>> x = torch.randn(50, 2)
+    >>> stream.learn_many(x, (x.sum(1) > 0).long())
+    >>> stream.forget_one(x[0], int(x[0].sum() > 0), at=100)
+    >>> stream.n_seen, round(stream.num_data)
+    (150, 149)
+
+    What was learned can be given less weight, new classes can come, and all of it can be saved.
+
+    >>> stream.discount(0.5)
+    >>> stream.grow_outputs(3)
+    >>> stream.learn_one(torch.tensor([5.0, -5.0]), 2)
+    >>> stream.save("stream", cursor=151)
+    >>> stream.close()
+    >>> loaded, cursor = StreamingPosterior.load("stream", network)
+    >>> loaded.predict_one(torch.tensor([5.0, -5.0])), cursor
+    (2, 151)
     """
+
+    _network: FrozenNetwork | None = None
+    """Until the first sample; then it is that of the state."""
+    _kernel: TangentKernel | None = None
+    _features: FeatureOrder | None = None
+    _stream: StreamState | None = None
+    _solved: tuple[Solved, int] | None = None
+    """The solved posterior in use, and :attr:`n_seen` when it was made."""
+    _writer: storage.Writer | None = None
 
     def __init__(
         self,
@@ -103,11 +139,6 @@ class StreamingPosterior:
         self._on_drift = callback(on_drift, spec.likelihood)
         z = posterior.inducing_inputs if posterior.is_fitted else _given_inducing(posterior)
         num_data = posterior.num_data if posterior.is_fitted else 0
-        if swap and num_data > 0:
-            raise ArgumentError(
-                f"expected swap=False for a posterior with data, got True, and {num_data} data: "
-                f"how well others would stand for them can't be known; let the stream learn them"
-            )
         chooses = isinstance(z, int)
         self._settings = Settings(
             discount=discount,
@@ -119,20 +150,15 @@ class StreamingPosterior:
             budget=z if chooses else length(z),
             learns_precision=spec.learns_precision,
         )
-        if window is not None and num_data > 0:
+        if num_data > 0 and (swap or window is not None):
             raise ArgumentError(
-                f"expected a posterior without data for a window, got {num_data} data that would "
-                f"never leave it: let the stream learn them"
+                f"expected swap=False and no window for a posterior with data, got {num_data} data "
+                f"that would never leave a window, and whose residuals are unknown: let the stream "
+                f"learn them"
             )
         self._spec, self._logit_scale = spec, posterior.logit_scale
-        self._features: FeatureOrder | None = None
-        self._stream: StreamState | None = None
-        self._answer: tuple[Solved, int] | None = None
-        self._kernel: TangentKernel | None = None
-        self._writer: storage.Writer | None = None
         if posterior.is_fitted:
             solved = posterior.solved
-            self._network = posterior.state.basis.network
             self._stream = self._init(
                 posterior.state.with_spec(
                     likelihood=solved.likelihood, prior_precision=solved.prior_precision
@@ -141,7 +167,7 @@ class StreamingPosterior:
             return
         self._network = _frozen(posterior.network, spec)
         if not chooses:
-            self._stream = self._init(self._over(z))
+            self._stream = self._init(self._over(self._network, z))
 
     # Learning -----------------------------------------------------------------------------------
 
@@ -149,29 +175,46 @@ class StreamingPosterior:
         """Absorb one sample.
 
         Args:
-            x: without a batch dimension; or numbers by name (:class:`FeatureOrder`).
+            x: without a batch dimension; or numbers by name. Names that the first sample did not
+                have are ignored, and those that are missing count as 0.
             y: its target.
             time: in seconds, where ``discount_per`` is; by default the system's. Late samples may
                 come: they count for less.
+
+        Raises:
+            DataError: if ``x`` or ``y`` is not finite, too large, of another shape than those
+                before, or no target of the likelihood.
+            DataTypeError: if ``x``, ``y`` or ``time`` is of a type that can't be used.
+            ArgumentError: if a time is given where samples age by their number.
         """
         order = self._features
         if order is None and not isinstance(x, Tensor) and are_features(x):
             order = FeatureOrder.of(x)
-        drifts = self._learn(one_input(x, order), one_target(y), time)
-        self._features = order
-        self._tell(drifts)
+        self._tell(self._learn(one_input(x, order), one_target(y), time, order))
 
     def learn_many(self, x: Inputs, y: Any, *, time: Any = None) -> None:
-        """Absorb a batch, exactly as one sample after the other; all of it, or nothing."""
-        self._tell(self._learn(x, as_tensor(y), time))
+        """Absorb a batch, exactly as one sample after the other; all of it, or nothing.
+
+        Args:
+            x: inputs, the batch first.
+            y: targets.
+            time: one, or one for each sample; see :meth:`learn_one`.
+
+        Raises:
+            DataError: as :meth:`learn_one` does, and if there is no sample, or not one target,
+                and one time, for each.
+            DataTypeError, ArgumentError: as :meth:`learn_one` does.
+        """
+        self._tell(self._learn(x, as_tensor(y), time, self._features))
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _learn(self, x: Inputs, y: Tensor, time: Any) -> tuple[Drift, ...]:
+    def _learn(
+        self, x: Inputs, y: Tensor, time: Any, features: FeatureOrder | None
+    ) -> tuple[Drift, ...]:
         stream = self._stream or self._first(x)
-        x, y = checked(stream.flushed.state, x, y)
-        times = times_of(self._settings, stream.n_seen, len(y), time).to(y.device)
-        samples, start = Samples(x, y, times, torch.ones_like(times)), 0
+        samples = Samples.of(stream.flushed.state, self._settings, stream.n_seen, x, y, time)
+        start = 0
         while start < len(y):
             end = start + stream.capacity
             stream = stream.with_samples(samples.take(slice(start, end)))
@@ -181,7 +224,8 @@ class StreamingPosterior:
         drifts = stream.monitor.drifts
         if drifts:
             stream = replace(stream, monitor=replace(stream.monitor, drifts=()))
-        self._stream = stream
+        self._stream, self._features = stream, features
+        self._network = self._kernel = None
         return drifts
 
     def _tell(self, drifts: tuple[Drift, ...]) -> None:
@@ -193,24 +237,28 @@ class StreamingPosterior:
         self, x: Inputs, y: Any, *, at: float | None = None, weight: float = 1.0
     ) -> None:
         """Take one sample out again; see :meth:`forget_many`."""
-        self._forget(one_input(x, self._features), one_target(y), at, weight)
+        self.forget_many(one_input(x, self._features), one_target(y), at=at, weight=weight)
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def forget_many(self, x: Inputs, y: Any, *, at: Any = None, weight: float = 1.0) -> None:
         """Take samples out again, exactly as if they had never been learned.
 
         Args:
-            x: inputs.
+            x: inputs, the batch first.
             y: targets.
-            at: where samples lose weight, when each was learned: its time, or the value that
-                :attr:`n_seen` had just before.
+            at: where samples lose weight, or inducing inputs were exchanged, when each was
+                learned: its time, or the value that :attr:`n_seen` had just before.
             weight: what :meth:`discount` has left of them. Samples in a window know it.
-        """
-        self._forget(x, as_tensor(y), at, weight)
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
-    def _forget(self, x: Inputs, y: Tensor, at: Any, weight: float) -> None:
-        stream = self.state
+        Raises:
+            DataError: if samples can't have been learned, have left the window, or came before
+                an exchange of inducing inputs or weights that makes it inexact.
+            DataTypeError: if an argument is of a type that can't be used.
+            ArgumentError: if ``at`` is needed and not given, or ``weight`` is not positive.
+            NotFittedError: if there are no inducing inputs yet.
+        """
+        stream, y = self.state, as_tensor(y)
         x, y = checked(stream.state, x, y)
         when = None if at is None else as_times(at).to(y.device)
         if when is not None and len(when) != len(y):
@@ -218,12 +266,30 @@ class StreamingPosterior:
         self._change(operations.forgotten(stream, x, y, when, positive("weight", weight)))
 
     def discount(self, gamma: float) -> None:
-        """Give all that was learned so far the weight ``gamma``, at most 1: after a drift, say."""
+        """Give all that was learned so far another weight: after a drift, say.
+
+        Args:
+            gamma: at most 1.
+
+        Raises:
+            ArgumentError: if it is not in (0, 1].
+            NotFittedError: if there are no inducing inputs yet.
+        """
         self._change(operations.discounted(self.state, fraction("gamma", gamma)))
 
     @torch.no_grad()
     def merge(self, other: StreamingPosterior) -> None:
-        """Absorb all that another stream over the same network and inducing inputs knows."""
+        """Absorb all that another stream over the same network and inducing inputs knows.
+
+        Args:
+            other: with the same settings; it is not changed.
+
+        Raises:
+            ArgumentError: if it is no stream, or has other settings.
+            MismatchError: if its network, inducing inputs, outputs or options are others.
+            DataError: if one of them stores samples: a window, or the first of a stream.
+            NotFittedError: if one of them has no inducing inputs yet.
+        """
         if not isinstance(other, StreamingPosterior):
             raise ArgumentError(f"expected a StreamingPosterior, got {type(other).__name__}")
         mine, theirs = self.state, other.state
@@ -238,27 +304,34 @@ class StreamingPosterior:
         """Carry all that is known to a network that was retrained or replaced.
 
         What was learned is carried through the values of f at the inducing inputs, and needs no
-        data; what a window holds is evaluated again, exactly.
+        data; samples in a window are evaluated again, exactly.
 
         Args:
             network: with as many outputs, if their number is the network's; it is copied.
             data: held-out samples, to measure what it costs.
+
+        Returns:
+            How far predictions have moved, and the NLPD of ``data`` before and after.
+
+        Raises:
+            MismatchError: if the network has another number of outputs.
+            DataError, DataTypeError: if the network can't take the inducing inputs, has weights
+                that are not finite, or ``data`` can't be used.
+            NotFittedError: if there are no inducing inputs yet.
         """
-        stream = self.state
+        stream, z = self.state, self.inducing_inputs
         held_out = list(data) if isinstance(data, Iterator) else data
-        before, after = copy.copy(self), copy.copy(self)
-        after._network, after._kernel = _frozen(network, self._spec), None
-        state = after._over(self.inducing_inputs, num_outputs=stream.state.num_outputs)
-        if state.num_outputs != stream.state.num_outputs:
+        num_outputs = stream.state.num_outputs
+        empty = self._over(_frozen(network, self._spec), z, num_outputs)
+        if empty.num_outputs != num_outputs:
             raise MismatchError(
-                f"expected a network with {stream.state.num_outputs} outputs, like the one "
-                f"before, got {state.num_outputs}"
+                f"expected a network with {num_outputs} outputs, like the one before, got "
+                f"{empty.num_outputs}"
             )
-        after._stream = operations.relinearized(stream, state)
-        z = self.inducing_inputs
-        divergence = operations.divergence(*(each.predict(z) for each in (before, after)))
+        before, after = copy.copy(self), copy.copy(self)
+        after._stream = operations.relinearized(stream, empty)
+        divergence = operations.divergence(before.predict(z), after.predict(z))
         costs = [None if held_out is None else each.nlpd(held_out) for each in (before, after)]
-        self._network, self._kernel = after._network, None
         self._change(after._stream)
         return Relinearized(divergence, *costs)
 
@@ -266,7 +339,15 @@ class StreamingPosterior:
 
     @torch.no_grad()
     def grow_outputs(self, num_outputs: int) -> None:
-        """Make room for classes to come; see :meth:`SFRPosterior.grow_outputs`."""
+        """Make room for classes to come; see :meth:`SFRPosterior.grow_outputs`.
+
+        Args:
+            num_outputs: classes from now on, no fewer than before.
+
+        Raises:
+            ArgumentError: if the likelihood has no classes, the number is less than before, or
+                the kernel is not a shared one linearised at the prior.
+        """
         whole("number of outputs", num_outputs)
         spec, stream = self._spec, self._stream
         if not isinstance(spec.likelihood, CategoricalLikelihood):
@@ -291,63 +372,142 @@ class StreamingPosterior:
     @torch.inference_mode(False)
     @torch.no_grad()
     def predict_f(self, x: Inputs) -> Normal:
-        """The posterior of the latent function at a batch of inputs."""
+        """The posterior of the latent function f.
+
+        Args:
+            x: inputs, the batch first.
+
+        Returns:
+            Mean and variance, ``[B, C]``.
+
+        Raises:
+            DataError: if inputs are not finite, or of another shape than those learned.
+            DataTypeError: if they are of a type that can't be used.
+        """
         predictor, x = self._predictor(x)
         return predictor.latent(x)
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def predict(self, x: Inputs) -> Distribution:
-        """The predictive distribution of y at a batch of inputs."""
+        """The predictive distribution of y.
+
+        Args:
+            x: inputs, the batch first.
+
+        Returns:
+            ``Categorical``, ``Bernoulli``, ``Normal``, or that of a custom likelihood.
+
+        Raises:
+            DataError, DataTypeError: as :meth:`predict_f` does.
+        """
         predictor, x = self._predictor(x)
         return predictor.predictive(x)
 
     def predict_proba_many(self, x: Inputs) -> Tensor:
-        """Probabilities of the classes, ``[B, C]``."""
-        probabilities = getattr(self.predict(x), "probs", None)
-        likelihood = self._spec.likelihood
-        if not likelihood.has_logits or probabilities is None:
+        """Probabilities of the classes.
+
+        Args:
+            x: inputs, the batch first.
+
+        Returns:
+            ``[B, C]``; for a binary likelihood both classes.
+
+        Raises:
+            ArgumentError: if the likelihood has no classes.
+            DataError, DataTypeError: as :meth:`predict_f` does.
+        """
+        found: Tensor | None = getattr(self.predict(x), "probs", None)
+        if not self._spec.likelihood.has_logits or found is None:
             raise ArgumentError("expected a likelihood of classes, got another: use predict")
-        if likelihood.name == "binary":
-            return torch.cat([1 - probabilities, probabilities], dim=1)
-        found: Tensor = probabilities
+        if self._spec.likelihood.name == "binary":
+            return torch.cat([1 - found, found], dim=1)
         return found
 
     def predict_proba_one(self, x: Inputs) -> dict[int, float]:
-        """Probabilities by class."""
+        """Probabilities by class.
+
+        Args:
+            x: one input, without a batch dimension; or numbers by name.
+
+        Returns:
+            A probability for each class.
+
+        Raises:
+            ArgumentError, DataError, DataTypeError: as :meth:`predict_proba_many` does.
+        """
         return dict(enumerate(self.predict_proba_many(one_input(x, self._features))[0].tolist()))
 
     def predict_many(self, x: Inputs) -> Tensor:
-        """The likeliest class of each input, or the mean of the targets."""
+        """The likeliest class of each input, or the mean of the targets.
+
+        Args:
+            x: inputs, the batch first.
+
+        Returns:
+            Classes ``[B]``, or means ``[B, C]``.
+
+        Raises:
+            DataError, DataTypeError: as :meth:`predict_f` does.
+        """
         if self._spec.likelihood.has_logits:
             return self.predict_proba_many(x).argmax(1)
         return self.predict(x).mean
 
     def predict_one(self, x: Inputs) -> Any:
-        """The likeliest class, or the mean of the target."""
+        """The likeliest class, or the mean of the target.
+
+        Args:
+            x: one input, without a batch dimension; or numbers by name.
+
+        Returns:
+            A number; a list of them, if there are several targets.
+
+        Raises:
+            DataError, DataTypeError: as :meth:`predict_f` does.
+        """
         found = self.predict_many(one_input(x, self._features))[0].tolist()
         return found[0] if isinstance(found, list) and len(found) == 1 else found
 
     def nlpd(self, data: Data) -> float:
-        """Mean negative log predictive density of data, summed over outputs."""
+        """Mean negative log predictive density.
+
+        Args:
+            data: as of :meth:`SFRPosterior.fit`; nothing is learned from it.
+
+        Returns:
+            Nats per sample, summed over outputs.
+
+        Raises:
+            DataError, DataTypeError: if the data can't be used.
+            NotFittedError: if there are no inducing inputs yet.
+        """
         return self.posterior.nlpd(data)
 
     # State --------------------------------------------------------------------------------------
 
     @property
     def posterior(self) -> SFRPosterior:
-        """All that is known now, as a posterior by itself."""
+        """All that is known now, as a posterior by itself.
+
+        Raises:
+            NotFittedError: if there are no inducing inputs yet.
+        """
         stream = self.state
         state, likelihood = stream.state.with_sums(stream.sums), stream.state.likelihood
-        if likelihood.noise_variance is not None:
-            likelihood = GaussianLikelihood(likelihood.noise_variance)
+        if likelihood.learns_noise and likelihood.noise_variance is not None:
+            likelihood = GaussianLikelihood(likelihood.noise_variance)  # as it is now
         state = state.with_spec(likelihood=likelihood)
         spec = replace(self._spec, likelihood=likelihood)
-        return self._posterior(spec, state, self.logit_scale)
+        return _posterior(spec, state, self.logit_scale)
 
     @property
     def state(self) -> StreamState:
-        """All that is known, as an immutable record."""
+        """All that is known, as an immutable record.
+
+        Raises:
+            NotFittedError: if there are no inducing inputs yet.
+        """
         if self._stream is None:
             raise NotFittedError(
                 "expected a stream with inducing inputs, got one that has learned nothing yet: "
@@ -372,12 +532,20 @@ class StreamingPosterior:
 
     @property
     def inducing_inputs(self) -> Inputs:
-        """Z; they never exceed the budget."""
+        """Z; they never exceed the budget.
+
+        Raises:
+            NotFittedError: if there are no inducing inputs yet.
+        """
         return inducing(self.state.state).z
 
     @property
     def residual_bound(self) -> ResidualBound:
-        """How much of what was learned at these weights the inducing inputs miss, with bounds."""
+        """How much of what was learned at these weights the inducing inputs miss, with bounds.
+
+        Raises:
+            NotFittedError: if there are no inducing inputs yet.
+        """
         return self.state.flush().residual
 
     @property
@@ -392,23 +560,9 @@ class StreamingPosterior:
         scale = 1.0 if self._stream is None else self._stream.monitor.scale
         return self._logit_scale * scale
 
-    @property
-    def num_learned(self) -> int:
-        """The old name of :attr:`n_seen`."""
-        warn("num_learned", "n_seen")
-        return self.n_seen
-
-    @property
-    def coverage(self) -> ResidualBound:
-        """The old name of :attr:`residual_bound`."""
-        warn("coverage", "residual_bound")
-        return self.residual_bound
-
-    @property
-    def surprise(self) -> float:
-        """The old name of :attr:`excess_nll`."""
-        warn("surprise", "excess_nll")
-        return self.excess_nll
+    num_learned = _renamed_property("num_learned", "n_seen")
+    coverage = _renamed_property("coverage", "residual_bound")
+    surprise = _renamed_property("surprise", "excess_nll")
 
     # Files --------------------------------------------------------------------------------------
 
@@ -422,26 +576,47 @@ class StreamingPosterior:
         Args:
             path: of the file; beside it lies a lock.
             cursor: where to go on reading after what has been learned: any JSON value.
+
+        Raises:
+            ArgumentError: if the cursor, or the name of a feature, is no JSON value.
+            FileError: if another stream, or process, writes there.
+            NotFittedError: if there are no inducing inputs yet.
         """
         content = self._content(cursor)
         self.claim(path).write(*content)
 
     def save_with(self, writer: storage.Writer, cursor: Any) -> None:
-        """Write as :meth:`save` does, by a writer that another stream has."""
+        """Write as :meth:`save` does, by a writer that another owner has.
+
+        Args:
+            writer: of the path.
+            cursor: as of :meth:`save`.
+
+        Raises:
+            ArgumentError, FileError, NotFittedError: as :meth:`save` does.
+        """
         writer.write(*self._content(cursor))
 
     def _content(self, cursor: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        cursor, stream = storage.plain_cursor(cursor), self.state
-        state = stream.state.with_spec(prior_precision=self._spec.prior_precision)
-        found = self._posterior(self._spec, state, self._logit_scale).state_dict()
-        return storage.content(stream, found, self._features, cursor)
+        cursor, found = storage.plain("a cursor", cursor), self._as_asked_for().state_dict()
+        return storage.content(self.state, found, self._features, cursor)
 
     def claim(self, path: str | os.PathLike[str]) -> storage.Writer:
-        """Be the only one that may write there, from now on, as :meth:`save` does."""
-        if self._writer is None or self._writer.path != storage.absolute(path):
+        """Be the only one that may write there, from now on, as :meth:`save` does.
+
+        Args:
+            path: of the file to be written.
+
+        Returns:
+            What writes there.
+
+        Raises:
+            FileError: if another stream, or process, writes there.
+        """
+        if self._writer is None or self._writer.path != Path(path).absolute():
             writer = storage.Writer(path)
             if self._writer is not None:
-                self._writer.leave()
+                self._writer.close(force=False)
             self._writer = writer
         return self._writer
 
@@ -467,6 +642,14 @@ class StreamingPosterior:
             network: a module of the same architecture; the weights come from the file.
             likelihood: the object, if the posterior was made with a custom one.
             on_drift: see the class.
+
+        Returns:
+            The stream, and the cursor.
+
+        Raises:
+            FileError: if the file is truncated, altered, or of another kind.
+            MismatchError: if the network or the likelihood is not that of the file.
+            ArgumentError: if a stored setting, or ``on_drift``, can't be used.
         """
         posterior, stream, features, cursor = storage.read(path, network, likelihood)
         excess = None if on_drift is None else stream.monitor.excess or ExcessNLL()
@@ -474,16 +657,14 @@ class StreamingPosterior:
         loaded._on_drift = callback(on_drift, posterior.likelihood)
         loaded._spec = replace(posterior.spec, num_outputs=posterior.num_outputs)
         loaded._logit_scale = posterior.logit_scale
-        loaded._network = posterior.state.basis.network
         loaded._settings = stream.settings
         loaded._stream = replace(stream, monitor=replace(stream.monitor, excess=excess))
         loaded._features = features
-        loaded._answer = loaded._kernel = loaded._writer = None
         return loaded, cursor
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickles and copies: the lock of a file stays with this one."""
-        return {**vars(self), "_writer": None, "_answer": None, "_kernel": None}
+        return {**vars(self), "_writer": None, "_solved": None, "_kernel": None}
 
     def __repr__(self) -> str:
         what = f"StreamingPosterior({self._spec.likelihood.name!r}"
@@ -497,32 +678,26 @@ class StreamingPosterior:
     # Private ------------------------------------------------------------------------------------
 
     def _change(self, stream: StreamState) -> None:
-        self._stream, self._answer = operations.maintained(stream), None
-
-    def _posterior(self, spec: Spec, state: State, logit_scale: float) -> SFRPosterior:
-        return SFRPosterior.of(
-            spec, self._network.module, state, inducing=inducing(state).z, logit_scale=logit_scale
-        )
+        self._stream, self._solved = operations.maintained(stream), None
 
     def _as_asked_for(self) -> SFRPosterior:
-        """A posterior with all sums, and the settings the stream was given."""
-        stream, spec = self.state, self._spec
+        """A posterior with the flushed sums, and the settings the stream was given."""
+        spec = self._spec
         if spec.likelihood.learns_noise:  # whatever it is by now
             spec = replace(spec, likelihood=spec.likelihood.with_noise(1.0))
-        state = stream.state.with_sums(stream.sums)
-        state = state.with_spec(prior_precision=spec.prior_precision)
-        return self._posterior(spec, state, self._logit_scale)
+        state = self.state.state.with_spec(prior_precision=spec.prior_precision)
+        return _posterior(spec, state, self._logit_scale)
 
-    def _over(self, z: Inputs, num_outputs: int | None = None) -> State:
+    def _over(self, network: FrozenNetwork, z: Inputs, num_outputs: int | None = None) -> State:
         """An empty state over inducing inputs, with ``num_outputs`` if any number will do."""
         spec = self._spec
         if num_outputs is not None and spec.any_outputs:
             spec = replace(spec, num_outputs=num_outputs)
-        z, kernel = choose(
-            z, None, self._network, spec.likelihood, num_outputs=None, shared=spec.shared
-        )
+        z, kernel = choose(z, None, network, spec.likelihood, num_outputs=None, shared=spec.shared)
         spec.outputs(kernel.num_outputs)  # refuses a number that does not fit
-        return State.empty(spec, InducingInputs.of(self._kernel or kernel, z, spec.batch_size))
+        if self._kernel is not None and self._kernel.network is network:
+            kernel = self._kernel
+        return State.empty(spec, InducingInputs.of(kernel, z, spec.batch_size))
 
     def _init(self, state: State, *, choosing: bool = False) -> StreamState:
         state = state.with_spec(prior_precision=state.spec.prior_precision or 1.0)
@@ -532,22 +707,30 @@ class StreamingPosterior:
 
     def _first(self, x: Inputs) -> StreamState:
         """Nothing learned yet, over the first of some inputs."""
-        state = self._over(take(self._network.prepare(x), slice(0, 1)))
+        assert self._network is not None
+        state = self._over(self._network, take(self._network.prepare(x), slice(0, 1)))
         self._kernel = inducing(state).kernel
         return self._init(state, choosing=True)
 
     def _predictor(self, x: Inputs) -> tuple[Predictor, Inputs]:
-        """What answers, and inputs in the form of those learned."""
-        solved = self._first(x).solved if self._stream is None else self._solved(self._stream)
+        """What predicts, and inputs in the form of those learned."""
+        stream = self._stream
+        solved = self._first(x).solved if stream is None else self._latest(stream)
         basis = solved.state.basis
         x = basis.like(basis.prepare(x, "inputs to predict"))
         return Predictor(solved, self.logit_scale, self._spec.link), x
 
-    def _solved(self, stream: StreamState) -> Solved:
+    def _latest(self, stream: StreamState) -> Solved:
         """All sums solved, or those of a moment that staleness permits."""
-        if self._answer is None or stream.n_seen - self._answer[1] > self._settings.staleness:
-            self._answer = stream.solved, stream.n_seen
-        return self._answer[0]
+        if self._solved is None or stream.n_seen - self._solved[1] > self._settings.staleness:
+            self._solved = stream.solved, stream.n_seen
+        return self._solved[0]
+
+
+def _posterior(spec: Spec, state: State, logit_scale: float) -> SFRPosterior:
+    basis = inducing(state)
+    network = basis.network.module
+    return SFRPosterior.of(spec, network, state, inducing=basis.z, logit_scale=logit_scale)
 
 
 def _frozen(network: nn.Module, spec: Spec) -> FrozenNetwork:

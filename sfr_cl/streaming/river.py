@@ -1,13 +1,14 @@
 """Streams as river's estimators: for its pipelines, its evaluation and its checks.
 
-They work without river too; with it (``pip install "sfr-cl[streams]"``) they are its own kind.
+They work without river too; with it (``pip install "sfr-cl[streams]"``) they are its subclasses.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,51 +31,63 @@ __all__ = ["StreamingClassifier", "StreamingRegressor"]
 Features = Mapping[Hashable, Any]
 
 
+@dataclass(eq=False, repr=False)
 class _Estimator:
-    """What both faces share. The stream is made when the first sample shows its features."""
+    """What both estimators share. The stream is made when the first sample shows its features."""
 
-    likelihood: str
+    likelihood: ClassVar[str]
 
-    def __init__(
-        self,
-        network: nn.Module | None = None,
-        inducing: int = 200,
-        prior_precision: float | None = None,
-        discount: float = 1.0,
-        window: int | None = None,
-        swap: bool = True,
-        hidden: int = 256,
-        seed: int = 0,
-    ) -> None:
-        self.network = network
-        self.inducing = inducing
-        self.prior_precision = prior_precision
-        self.discount = discount
-        self.window = window
-        self.swap = swap
-        self.hidden = hidden
-        self.seed = seed
-        self._stream: StreamingPosterior | None = None
-        self._order: FeatureOrder | None = None
-        self._labels: list[Hashable] = []
+    network: nn.Module | None = None
+    inducing: int = 200
+    prior_precision: float | None = None
+    discount: float = 1.0
+    window: int | None = None
+    swap: bool = True
+    hidden: int = 256
+    seed: int = 0
+    _stream: StreamingPosterior | None = field(default=None, init=False)
+    _order: FeatureOrder | None = field(default=None, init=False)
+    _labels: list[Hashable] = field(default_factory=list, init=False)
 
-    def _learn(
-        self,
-        first: Features,
-        inputs: Callable[[FeatureOrder], Tensor],
-        y: Tensor,
-        *,
-        grow_to: int | None = None,
-    ) -> None:
-        """Absorb a batch; only then is anything of it remembered."""
-        order = self._order or FeatureOrder.of(first)
-        x = inputs(order)
+    def learn_one(self, x: Features, y: Any) -> None:
+        """Absorb one sample.
+
+        Args:
+            x: numbers by name.
+            y: its target.
+
+        Raises:
+            DataError: if a number is not finite, or there are no features.
+            DataTypeError: if ``x`` or ``y`` is of a type that can't be used.
+        """
+        self._learn(x, [y])
+
+    def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
+        """Absorb a batch, as one sample after the other: all of it, or nothing.
+
+        Args:
+            X: a row of numbers for each sample.
+            y: the targets.
+
+        Raises:
+            DataError: if a number is not finite, or there is not one target for each row.
+            DataTypeError: if a feature or a target is of a type that can't be used.
+        """
+        self._learn(X, y.tolist())
+
+    def _learn(self, x: Any, y: list[Any]) -> None:
+        targets, labels = self._targets(y)
+        order = self._order or FeatureOrder.of(x)
         stream = self._stream or self._made(len(order.names))
-        if grow_to is not None:
+        if len(labels) > max(2, len(self._labels)):
             stream = copy.copy(stream)
-            stream.grow_outputs(grow_to)
-        stream.learn_many(x, y)
-        self._stream, self._order = stream, order
+            stream.grow_outputs(len(labels))
+        stream.learn_many(order.batch(x), targets)
+        self._stream, self._order, self._labels = stream, order, labels
+
+    def _targets(self, y: list[Any]) -> tuple[Tensor, list[Hashable]]:
+        """Targets of the stream, and all labels known after them."""
+        raise NotImplementedError
 
     def _made(self, num_features: int) -> StreamingPosterior:
         posterior = SFRPosterior(
@@ -88,13 +101,9 @@ class _Estimator:
             posterior, discount=self.discount, window=self.window, swap=self.swap
         )
 
-    def _vector(self, x: Features) -> Tensor:
+    def _inputs(self, x: Any) -> Tensor:
         assert self._order is not None
-        return self._order.vector(x)[None]
-
-    def _matrix(self, x: pd.DataFrame) -> Tensor:
-        assert self._order is not None
-        return self._order.matrix(x)
+        return self._order.batch(x)
 
 
 class StreamingClassifier(_Estimator, MiniBatchClassifier):  # type: ignore[misc]
@@ -113,6 +122,16 @@ class StreamingClassifier(_Estimator, MiniBatchClassifier):  # type: ignore[misc
         swap: whether inducing inputs are exchanged where new regions appear.
         hidden: units of the default network.
         seed: of the default network.
+
+    Raises:
+        ArgumentError: from the first ``learn_one`` or ``learn_many``, if an option has a value
+            that can't be used.
+
+    >>> model = StreamingClassifier(inducing=8, hidden=16)
+    >>> for step in range(30):
+    ...     model.learn_one({"x": step % 2}, "odd" if step % 2 else "even")
+    >>> model.predict_one({"x": 1})
+    'odd'
     """
 
     likelihood = "classification"
@@ -121,39 +140,69 @@ class StreamingClassifier(_Estimator, MiniBatchClassifier):  # type: ignore[misc
     def _multiclass(self) -> bool:
         return True
 
-    def learn_one(self, x: Features, y: Hashable) -> None:
-        """Absorb one sample."""
-        self._learn_labels(x, lambda order: order.vector(x)[None], [y])
-
-    def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
-        """Absorb a batch, as one sample after the other."""
-        first = dict.fromkeys(X.columns, 0.0)
-        self._learn_labels(first, lambda order: order.matrix(X), y.tolist())
-
     def predict_proba_one(self, x: Features) -> dict[Hashable, float]:
-        """Probabilities of the labels seen so far."""
-        if self._stream is None or not self._labels:
+        """Probabilities of the labels seen so far.
+
+        Args:
+            x: numbers by name.
+
+        Returns:
+            A probability for each label; nothing before the first sample.
+
+        Raises:
+            DataError: if a number is not finite.
+            DataTypeError: if ``x`` is no dictionary of numbers.
+        """
+        if self._stream is None:
             return {}
-        return dict(
-            zip(self._labels, self._probabilities(self._vector(x))[0].tolist(), strict=True)
-        )
+        return dict(zip(self._labels, self._probabilities(x)[0].tolist(), strict=True))
 
     def predict_one(self, x: Features) -> Hashable | None:
-        """The likeliest label."""
+        """The likeliest label.
+
+        Args:
+            x: numbers by name.
+
+        Returns:
+            The label; ``None`` before the first sample.
+
+        Raises:
+            DataError, DataTypeError: as :meth:`predict_proba_one` does.
+        """
         found = self.predict_proba_one(x)
         return max(found, key=found.__getitem__) if found else None
 
     def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Probabilities of the labels seen so far, a column for each."""
+        """Probabilities of the labels seen so far.
+
+        Args:
+            X: a row of numbers for each sample.
+
+        Returns:
+            A row for each sample, a column for each label.
+
+        Raises:
+            DataError: if a number is not finite.
+            DataTypeError: if a feature is no number.
+        """
         import pandas as pd
 
-        if self._stream is None or not self._labels:
+        if self._stream is None:
             return pd.DataFrame(index=X.index)
-        found = self._probabilities(self._matrix(X))
-        return pd.DataFrame(found.numpy(), index=X.index, columns=self._labels)
+        return pd.DataFrame(self._probabilities(X).numpy(), index=X.index, columns=self._labels)
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
-        """The likeliest labels."""
+        """The likeliest label of each sample.
+
+        Args:
+            X: a row of numbers for each sample.
+
+        Returns:
+            The labels; each is ``None`` before the first sample.
+
+        Raises:
+            DataError, DataTypeError: as :meth:`predict_proba_many` does.
+        """
         import pandas as pd
 
         found = self.predict_proba_many(X)
@@ -161,58 +210,90 @@ class StreamingClassifier(_Estimator, MiniBatchClassifier):  # type: ignore[misc
             return pd.Series([None] * len(X), index=X.index, dtype=object)
         return found.idxmax(axis="columns")
 
-    def _probabilities(self, x: Tensor) -> Tensor:
+    def _probabilities(self, x: Any) -> Tensor:
         assert self._stream is not None
-        found = self._stream.predict_proba_many(x)[:, : len(self._labels)]
+        found = self._stream.predict_proba_many(self._inputs(x))[:, : len(self._labels)]
         return found / found.sum(1, keepdim=True)
 
-    def _learn_labels(
-        self, first: Features, inputs: Callable[[FeatureOrder], Tensor], y: list[Any]
-    ) -> None:
-        labels, indices = list(self._labels), []
-        for given in y:
-            label = _label(given)
-            if label not in labels:
-                labels.append(label)
-            indices.append(labels.index(label))
-        grow_to = len(labels) if len(labels) > max(2, len(self._labels)) else None
-        self._learn(first, inputs, torch.tensor(indices), grow_to=grow_to)
-        self._labels = labels
+    def _targets(self, y: list[Any]) -> tuple[Tensor, list[Hashable]]:
+        given = [_label(label) for label in y]
+        labels = list(dict.fromkeys([*self._labels, *given]))
+        return torch.tensor([labels.index(label) for label in given]), labels
 
 
 class StreamingRegressor(_Estimator, MiniBatchRegressor):  # type: ignore[misc]
     """A regressor that learns its noise and prior precision; see :class:`StreamingPosterior`.
 
     Before it has learned much it expects targets around 0: let them be scaled, by river's
-    ``TargetStandardScaler(regressor=StreamingRegressor())`` for one. The arguments are those of
-    :class:`StreamingClassifier`.
+    ``TargetStandardScaler(regressor=StreamingRegressor())`` for one.
+
+    Args:
+        network: maps as many features as the first sample has, sorted by name. By default a
+            random one, of one hidden layer.
+        inducing: M.
+        prior_precision: see :class:`SFRPosterior`.
+        discount: weight that is left of everything when one more sample has passed.
+        window: samples that are remembered, by default all.
+        swap: whether inducing inputs are exchanged where new regions appear.
+        hidden: units of the default network.
+        seed: of the default network.
+
+    Raises:
+        ArgumentError: from the first ``learn_one`` or ``learn_many``, if an option has a value
+            that can't be used.
+
+    >>> model = StreamingRegressor(inducing=8, hidden=16)
+    >>> for step in range(30):
+    ...     model.learn_one({"x": step / 10}, 2 * step / 10)
+    >>> round(model.predict_one({"x": 1.5}), 1)
+    3.0
     """
 
     likelihood = "regression"
 
-    def learn_one(self, x: Features, y: float) -> None:
-        """Absorb one sample."""
-        self._learn(x, lambda order: order.vector(x)[None], _targets([y]))
-
-    def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
-        """Absorb a batch, as one sample after the other."""
-        first = dict.fromkeys(X.columns, 0.0)
-        self._learn(first, lambda order: order.matrix(X), _targets(y.tolist()))
-
     def predict_one(self, x: Features) -> float:
-        """The mean of the target; 0 before anything was learned."""
-        if self._stream is None:
-            return 0.0
-        return float(self._stream.predict_many(self._vector(x))[0, 0])
+        """The mean of the target.
+
+        Args:
+            x: numbers by name.
+
+        Returns:
+            The mean; 0 before the first sample.
+
+        Raises:
+            DataError: if a number is not finite.
+            DataTypeError: if ``x`` is no dictionary of numbers.
+        """
+        return 0.0 if self._stream is None else self._means(x)[0]
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
-        """The means of the targets."""
+        """The mean of the target of each sample.
+
+        Args:
+            X: a row of numbers for each sample.
+
+        Returns:
+            The means; each is 0 before the first sample.
+
+        Raises:
+            DataError: if a number is not finite.
+            DataTypeError: if a feature is no number.
+        """
         import pandas as pd
 
-        found = [0.0] * len(X)
-        if self._stream is not None:
-            found = self._stream.predict_many(self._matrix(X))[:, 0].tolist()
+        found = [0.0] * len(X) if self._stream is None else self._means(X)
         return pd.Series(found, index=X.index)
+
+    def _means(self, x: Any) -> list[float]:
+        assert self._stream is not None
+        found: list[float] = self._stream.predict_many(self._inputs(x))[:, 0].tolist()
+        return found
+
+    def _targets(self, y: list[Any]) -> tuple[Tensor, list[Hashable]]:
+        try:
+            return torch.tensor([float(plain(value)) for value in y], dtype=torch.float64), []
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DataTypeError(f"expected targets that are numbers, got {y!r:.60}") from error
 
 
 def _label(given: Any) -> Hashable:
@@ -227,13 +308,6 @@ def _label(given: Any) -> Hashable:
             f"expected a label that can be hashed, and equals itself, got {label!r:.60}"
         )
     return label
-
-
-def _targets(y: list[Any]) -> Tensor:
-    try:
-        return torch.tensor([float(plain(value)) for value in y], dtype=torch.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DataTypeError(f"expected targets that are numbers, got {y!r:.60}") from error
 
 
 def random_network(num_features: int, hidden: int, seed: int) -> nn.Module:

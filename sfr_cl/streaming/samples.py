@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time as system
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sfr_cl.core.basis import Features
 from sfr_cl.core.state import State
-from sfr_cl.core.sums import DualSums, Terms
+from sfr_cl.core.sums import Terms
 from sfr_cl.data.inputs import Inputs, concat, length, take, tree_map
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError
 from sfr_cl.streaming.features import FeatureOrder, are_features
@@ -36,33 +36,39 @@ class Samples:
     scale: Tensor
     """What :meth:`StreamingPosterior.discount` has left of each, ``[B]``."""
 
+    @staticmethod
+    def of(
+        state: State, settings: Settings, n_seen: int, x: Inputs, y: Tensor, time: Any
+    ) -> Samples:
+        """Those that come after ``n_seen`` others, checked."""
+        x, y = checked(state, x, y)
+        times = _times(settings, n_seen, len(y), time).to(y.device)
+        return Samples(x, y, times, torch.ones_like(times))
+
     def __len__(self) -> int:
         return len(self.times)
 
+    @property
+    def tree(self) -> tuple[Inputs, Tensor, Tensor, Tensor]:
+        """The fields, as inputs that are taken, joined and copied row by row."""
+        return self.x, self.y, self.times, self.scale
+
     def take(self, index: slice | Tensor) -> Samples:
         """Some of them."""
-        return Samples(take(self.x, index), self.y[index], self.times[index], self.scale[index])
+        return Samples(*take(self.tree, index))
 
     def scaled(self, gamma: float) -> Samples:
         """With another share of their weight."""
-        return Samples(self.x, self.y, self.times, self.scale * gamma)
+        return replace(self, scale=self.scale * gamma)
 
     def copied(self) -> Samples:
         """In memory of their own, whatever becomes of the caller's."""
-        x = self.x.clone() if isinstance(self.x, Tensor) else tree_map(torch.clone, self.x)
-        return Samples(x, self.y.clone(), self.times.clone(), self.scale.clone())
+        return Samples(*tree_map(torch.clone, self.tree))
 
     @staticmethod
     def join(parts: Sequence[Samples]) -> Samples:
         """One after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        return Samples(
-            concat([part.x for part in parts]),
-            torch.cat([part.y for part in parts]),
-            torch.cat([part.times for part in parts]),
-            torch.cat([part.scale for part in parts]),
-        )
+        return parts[0] if len(parts) == 1 else Samples(*concat([part.tree for part in parts]))
 
 
 @dataclass(frozen=True)
@@ -77,15 +83,12 @@ class Batch:
     @staticmethod
     def of(state: State, samples: Samples) -> Batch:
         """Evaluate checked samples."""
-        basis, size = state.basis, state.basis.batch_size
-        if len(samples) <= size:
-            features = basis.features(samples.x, diagonal=True)
-        else:
+        size = state.basis.batch_size
+        if len(samples) > size:
             starts = range(0, len(samples), size)
-            parts = [take(samples.x, slice(start, start + size)) for start in starts]
-            features = Features.join([basis.features(x, diagonal=True) for x in parts])
-        terms = state.terms(samples.x, features.outputs, samples.y)
-        return Batch(samples, features, terms)
+            return Batch.join([Batch.of(state, samples.take(slice(s, s + size))) for s in starts])
+        features = state.basis.features(samples.x, diagonal=True)
+        return Batch(samples, features, state.terms(samples.x, features.outputs, samples.y))
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -105,21 +108,11 @@ class Batch:
             Terms.join([part.terms for part in parts]),
         )
 
-    def sums(self, weights: Tensor | None) -> DualSums:
-        """Their terms; each once, or with its weight."""
-        return DualSums.of(self.features.phi, self.terms, weights)
-
     def require_moderate(self, state: State) -> None:
         """Refuse numbers that no sum can hold beside others."""
         features, terms = self.features, self.terms
         assert features.diagonal is not None
-        values = (
-            features.phi,
-            features.diagonal,
-            terms.gradient,
-            terms.curvature,
-            terms.constant,
-        )
+        values = (features.phi, features.diagonal, terms.gradient, terms.curvature, terms.constant)
         largest = max(float(value.abs().amax()) for value in values)
         if not all(bool(torch.isfinite(value).all()) for value in values) or largest > LARGEST:
             raise DataError(
@@ -160,19 +153,23 @@ def one_input(x: Inputs, order: FeatureOrder | None) -> Inputs:
     if isinstance(x, Tensor):
         return x[None]
     if are_features(x):
-        return (order or FeatureOrder.of(x)).vector(x)[None]
+        return (order or FeatureOrder.of(x)).batch(x)
     return tree_map(lambda leaf: leaf[None], x)
 
 
 def one_target(y: Any) -> Tensor:
     """One target as a batch."""
+    return _tensor("a target that is a number", y)[None]
+
+
+def _tensor(what: str, given: Any, dtype: torch.dtype | None = None) -> Tensor:
     try:
-        return torch.as_tensor(y)[None]
+        return torch.as_tensor(given, dtype=dtype)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataTypeError(f"expected a target that is a number, got {y!r:.60}") from error
+        raise DataTypeError(f"expected {what}, got {given!r:.60}") from error
 
 
-def times_of(settings: Settings, n_seen: int, count: int, time: Any) -> Tensor:
+def _times(settings: Settings, n_seen: int, count: int, time: Any) -> Tensor:
     """When each of the next samples was learned, on the stream's clock."""
     if settings.discount_per == "sample":
         if time is not None:
@@ -188,10 +185,7 @@ def times_of(settings: Settings, n_seen: int, count: int, time: Any) -> Tensor:
 
 def as_times(given: Any) -> Tensor:
     """Times or positions as a vector."""
-    try:
-        times = torch.as_tensor(given, dtype=torch.float64).reshape(-1)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataTypeError(f"expected times or positions, got {given!r:.60}") from error
+    times = _tensor("times or positions", given, torch.float64).reshape(-1)
     if not bool(torch.isfinite(times).all()):
         raise DataError("expected finite times or positions, got others")
     return times

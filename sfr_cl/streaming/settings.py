@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from sfr_cl.data.arguments import choice, fraction, whole
 from sfr_cl.errors import ArgumentError, MismatchError
@@ -74,21 +71,9 @@ class Settings:
         """Whether samples lose weight as time passes."""
         return self.discount < 1
 
-    def weights(self, ages: Tensor) -> Tensor:
-        """What is left of samples of some ages."""
-        return torch.full_like(ages, self.discount).pow(ages)
-
-    def weight(self, age: float) -> float:
-        """What is left of samples of one age."""
-        return float(self.discount**age)
-
-    def plain(self) -> dict[str, Any]:
-        """As values a JSON file can hold."""
-        return asdict(self)
-
     @staticmethod
     def from_plain(values: dict[str, Any]) -> Settings:
-        """The inverse of :meth:`plain`."""
+        """From the fields as a file holds them."""
         names = [field.name for field in fields(Settings)]
         if sorted(values) != sorted(names):
             raise MismatchError(f"expected the settings {', '.join(names)}, got {sorted(values)}")

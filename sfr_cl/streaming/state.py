@@ -20,7 +20,7 @@ from sfr_cl.streaming.inducing import NO_CANDIDATES, NO_RESIDUAL, Candidates, Re
 from sfr_cl.streaming.monitor import Calibration, ExcessNLL, Monitor
 from sfr_cl.streaming.samples import Batch, Samples
 from sfr_cl.streaming.settings import Settings
-from sfr_cl.streaming.window import Rebuilt, Window
+from sfr_cl.streaming.window import Totals, Window
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Flushed:
     def next_out(self) -> Batch:
         """The stored samples that leave the window before the next flush is over."""
         assert self.window is not None
-        return Batch.of(self.state, self.window.oldest(self.block))
+        return Batch.of(self.state, self.window.between(0, self.block).all())
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickles and copies: what is computed is computed again."""
@@ -76,7 +76,8 @@ class StreamState:
     """Whether inducing inputs are still being chosen from the first samples, all of them stored."""
     pending: tuple[Batch, ...] = ()
     """Samples that wait to be flushed."""
-    rebuilt: Rebuilt | None = None
+    rebuilt: Totals | None = None
+    """Of the latest samples in a window; see :mod:`sfr_cl.streaming.window`."""
     residual: ResidualBound = NO_RESIDUAL
     candidates: Candidates = NO_CANDIDATES
     exact_since: float = -math.inf
@@ -106,7 +107,7 @@ class StreamState:
             ),
             clock=-1.0 if settings.discount_per == "sample" else -math.inf,
             choosing=choosing,
-            rebuilt=None if settings.window is None else Rebuilt(state.no_sums()),
+            rebuilt=Totals(state.no_sums()) if window else None,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,6 +120,11 @@ class StreamState:
         return self.flushed.state
 
     @property
+    def totals(self) -> Totals:
+        """What the flushed samples come to; they are not counted."""
+        return Totals(self.state.sums, self.residual)
+
+    @property
     def window(self) -> Window | None:
         """The samples stored when the sums were flushed."""
         return self.flushed.window
@@ -128,6 +134,11 @@ class StreamState:
         """Samples that can come before something has to be done about them."""
         left = self.flushed.block - (self.n_seen - self.flushed_at)
         return left if self.maintenance_at is None else min(left, self.maintenance_at - self.n_seen)
+
+    def summed(self, totals: Totals, **changes: Any) -> StreamState:
+        """With other flushed sums over the same features."""
+        state = self.state.with_sums(totals.sums)
+        return self.changed(state, residual=totals.residual, **changes)
 
     def changed(self, state: State, **changes: Any) -> StreamState:
         """With other flushed sums, over whatever inducing inputs; nothing may be pending."""
@@ -158,29 +169,26 @@ class StreamState:
         if not self.pending:
             return self
         batch = Batch.join(self.pending)
-        weights = self.weights(batch.samples)
-        sums, window = self._summed(batch)
-        aging = self.aging(self.now)
-        more, part = batch.sums(weights), ResidualBound.of(batch, weights)
-        residual, rebuilt = self.residual * aging + part, self.rebuilt
-        if rebuilt is not None and window is not None:
-            rebuilt = rebuilt.scaled(aging).with_samples(more, part, len(batch))
-            if leaving := self._leaving(batch):
-                out = self.flushed.next_out.take(slice(0, leaving))
-                residual = residual - ResidualBound.of(out, self.weights(out.samples))
-                rebuilt = self._without_leaving(rebuilt, out, len(window))
-            if len(window) == rebuilt.count:
-                sums, residual = rebuilt.sums, rebuilt.residual
-                rebuilt = Rebuilt(self.state.no_sums())
+        more, out = self.totals_of(batch), self._leaving(batch)
+        totals, window, rebuilt = self._after(more, out), self.window, self.rebuilt
+        if window is not None:
+            window = window.with_samples(batch.samples)
+            window = window if out is None else window.between(len(out), len(window))
+        if window is not None and rebuilt is not None:
+            rebuilt = rebuilt * self.aging(self.now) + more
+            if out is not None and rebuilt.count > len(window):  # the last of those leaving
+                left = slice(len(out) - (rebuilt.count - len(window)), None)
+                rebuilt = rebuilt - self.totals_of(out.take(left))
+            if rebuilt.count == len(window):
+                totals, rebuilt = rebuilt, Totals(self.state.no_sums())
         candidates = self.candidates
-        return self.changed(
-            self.state.with_sums(sums),
+        return self.summed(
+            totals,
             window=window,
             clock=self.now,
             flushed_at=self.n_seen,
             pending=(),
             rebuilt=rebuilt,
-            residual=residual,
             candidates=candidates.having_seen(batch) if self.settings.swap else candidates,
             monitor=self.monitor.flushed(),
         )
@@ -190,20 +198,27 @@ class StreamState:
         if not self.settings.ages and bool((samples.scale == 1).all()):
             return None
         now = max(self.now, self.clock)
-        return samples.scale * self.settings.weights(now - samples.times)
+        return samples.scale * self.settings.discount ** (now - samples.times)
+
+    def totals_of(self, batch: Batch) -> Totals:
+        """What some samples come to, with the weights they have now."""
+        return Totals.of(batch, self.weights(batch.samples))
 
     def aging(self, now: float) -> float:
         """What will be left of the flushed sums; until a sample comes, time stands still."""
         if not self.settings.ages or -math.inf in (self.clock, now):
             return 1.0
-        return self.settings.weight(now - self.clock)
+        return float(self.settings.discount ** (now - self.clock))
 
     # Reading ------------------------------------------------------------------------------------
 
     @property
     def sums(self) -> DualSums:
         """Of all that is to be remembered now."""
-        return self._summed(Batch.join(self.pending))[0] if self.pending else self.state.sums
+        if not self.pending:
+            return self.state.sums
+        batch = Batch.join(self.pending)
+        return self._after(self.totals_of(batch), self._leaving(batch)).sums
 
     @property
     def solved(self) -> Solved:
@@ -227,27 +242,14 @@ class StreamState:
                 return solved.with_terms(batch.features.phi, batch.terms)
         return Solved.as_given(self.state.with_sums(self.sums))
 
-    def _leaving(self, batch: Batch) -> int:
+    def _leaving(self, batch: Batch) -> Batch | None:
+        """The stored samples that leave the window for some that come."""
         if self.window is None or self.settings.window is None:
-            return 0
-        return max(0, len(self.window) + len(batch) - self.settings.window)
+            return None
+        count = len(self.window) + len(batch) - self.settings.window
+        return self.flushed.next_out.take(slice(0, count)) if count > 0 else None
 
-    def _without_leaving(self, rebuilt: Rebuilt, out: Batch, remaining: int) -> Rebuilt:
-        """Without the samples among those leaving that are in it themselves: the last ones."""
-        too_many = rebuilt.count - remaining
-        if too_many <= 0:
-            return rebuilt
-        out = out.take(slice(len(out) - too_many, None))
-        weights = self.weights(out.samples)
-        return rebuilt.without(out.sums(weights), ResidualBound.of(out, weights), len(out))
-
-    def _summed(self, batch: Batch) -> tuple[DualSums, Window | None]:
-        """The sums of now: aged, with the pending samples, without those a window lets go."""
-        sums = self.state.sums * self.aging(self.now) + batch.sums(self.weights(batch.samples))
-        window = None if self.window is None else self.window.with_samples(batch.samples)
-        leaving = self._leaving(batch)
-        if leaving and window is not None:
-            out = self.flushed.next_out.take(slice(0, leaving))
-            sums = sums - out.sums(self.weights(out.samples))
-            window = window.without_oldest(leaving)
-        return sums, window
+    def _after(self, more: Totals, out: Batch | None) -> Totals:
+        """What was flushed, aged, with more samples, without those leaving the window."""
+        totals = self.totals * self.aging(self.now) + more
+        return totals if out is None else totals - self.totals_of(out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sfr_cl.core.state import State
 from sfr_cl.core.sums import DualSums
 from sfr_cl.core.transfer import inducing
-from sfr_cl.data.inputs import leaves
+from sfr_cl.data.inputs import Inputs, leaves
 from sfr_cl.errors import ArgumentError, FileError, MismatchError
 from sfr_cl.io import files, snapshot
 from sfr_cl.io.snapshot import part
@@ -27,12 +27,16 @@ from sfr_cl.streaming.monitor import Calibration, ExcessNLL, Monitor
 from sfr_cl.streaming.samples import Batch, Samples
 from sfr_cl.streaming.settings import Settings
 from sfr_cl.streaming.state import Flushed, StreamState
-from sfr_cl.streaming.window import Rebuilt, Window
+from sfr_cl.streaming.window import Totals, Window
 
 T = TypeVar("T")
 
 FORMAT = "sfr-cl stream 1"
 MARK = "stream."
+
+SAMPLES = ("y", "times", "scale")
+COLUMNS = {"pending": SAMPLES, "kept": SAMPLES, "candidates": ("variance",)}
+"""What is stored beside inputs, by the names they have in files."""
 
 
 class Writer:
@@ -41,7 +45,7 @@ class Writer:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         from filelock import FileLock, Timeout  # only who saves needs it
 
-        self.path = absolute(path)
+        self.path = Path(path).absolute()
         self._process = os.getpid()
         self._lock = FileLock(f"{self.path}.lock", timeout=0, thread_local=False)
         self._refused = Timeout
@@ -61,7 +65,7 @@ class Writer:
             ) from error
 
     def write(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """Replace the file, whole."""
+        """Replace the file, all of it or not at all."""
         if os.getpid() != self._process:
             raise FileError(
                 f"expected to write {self.path} from the process that began to, got one forked "
@@ -75,49 +79,25 @@ class Writer:
         self._lock.acquire()
         return self
 
-    def leave(self) -> None:
-        """Let others write, if there is no other owner."""
-        self._release(force=False)
-
-    def close(self) -> None:
-        """Let others write, until the next write."""
-        self._release(force=True)
-
-    def _release(self, *, force: bool) -> None:
+    def close(self, *, force: bool = True) -> None:
+        """Let others write until the next write; without force, if there is no other owner."""
         if os.getpid() == self._process:  # a forked process has no lock to release
             self._lock.release(force=force)
 
 
-def absolute(path: str | os.PathLike[str]) -> Path:
-    """A path as a writer knows it."""
-    return Path(path).absolute()
-
-
-def plain_names(names: tuple[Hashable, ...]) -> list[Any]:
-    """Names of features that a file can give back as they are."""
+def plain(what: str, value: Any) -> Any:
+    """A value that a JSON file gives back as it is, or an error."""
     try:
-        return list(plain_cursor(list(names)))
-    except ArgumentError as error:
-        raise ArgumentError(
-            f"expected features with names that are strings or numbers, got {list(names)!r:.60}"
-        ) from error
-
-
-def plain_cursor(cursor: Any) -> Any:
-    """A cursor that a file can give back as it is."""
-    try:
-        text = json.dumps(cursor, allow_nan=False)
+        changed = json.loads(json.dumps(value, allow_nan=False)) != value
+        reason = "it would come back changed"
     except (TypeError, ValueError, RecursionError) as error:
+        changed, reason = True, str(error)
+    if changed:
         raise ArgumentError(
-            f"expected a cursor of numbers, strings, lists and dictionaries, got {cursor!r:.60}: "
-            f"{error}"
-        ) from error
-    if json.loads(text) != cursor:
-        raise ArgumentError(
-            f"expected a cursor that a JSON file gives back as it is, got {cursor!r:.60}: use "
-            f"lists, and names that are strings"
+            f"expected {what} of finite numbers, strings, lists, and dictionaries whose names are "
+            f"strings, got {value!r:.60}: {reason}"
         )
-    return cursor
+    return value
 
 
 def content(
@@ -127,11 +107,10 @@ def content(
     tensors, values = _stored(stream)
     # Under names that no posterior uses.
     marked = {f"{MARK}{name}": value for name, value in tensors.items()}
-    names = None if features is None else plain_names(features.names)
     return {**posterior["tensors"], **marked}, {
         "posterior": posterior["values"],
         "stream": values,
-        "features": names,
+        "features": features and plain("names of features", list(features.names)),
         "cursor": cursor,
     }
 
@@ -146,7 +125,14 @@ def read(
     posterior = SFRPosterior.from_state_dict(
         own, part(values, "posterior", dict), network, likelihood=likelihood
     )
-    stream = _restored_or_refuse(posterior.state, rest, part(values, "stream", dict))
+    try:
+        stream = _restored(posterior.state, rest, part(values, "stream", dict))
+    except (MismatchError, ArgumentError):
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise MismatchError(
+            f"expected a complete stored stream, got one with a part that can't be read: {error}"
+        ) from error
     names = values.get("features")
     features = None if names is None else FeatureOrder(tuple(names))
     return posterior, stream, features, values.get("cursor")
@@ -157,89 +143,71 @@ def _stored(stream: StreamState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors: dict[str, Tensor] = {}
     window, rebuilt, found = stream.window, stream.rebuilt, stream.candidates
     if stream.pending:
-        tensors |= _stored_samples("pending", Batch.join(stream.pending).samples)
+        tensors |= _columns("pending", *Batch.join(stream.pending).samples.tree)
     if window is not None and len(window):
-        tensors |= _stored_samples("kept", window.all())
+        tensors |= _columns("kept", *window.all().tree)
+    if found.pool is not None:
+        tensors |= _columns("candidates", *found.pool)
     if rebuilt is not None:
         tensors |= {f"fresh.{name}": value for name, value in rebuilt.sums.named().items()}
-    if found.x is not None and found.variance is not None:
-        tensors |= {f"candidates.x.{i}": leaf for i, (_, leaf) in enumerate(leaves(found.x))}
-        tensors["candidates.variance"] = found.variance
     monitor = stream.monitor
-    fresh = rebuilt and {"coverage": asdict(rebuilt.residual), "count": rebuilt.count}
     values = {
-        "settings": stream.settings.plain(),
+        "settings": asdict(stream.settings),
         "prior_precision": stream.state.spec.prior_precision,
-        "clock": _finite(stream.clock),
-        "now": _finite(stream.now),
         "learned": stream.n_seen,
         "due": stream.maintenance_at,
         "choosing": stream.choosing,
         "keeps": window is not None,
-        "fresh": fresh,
+        "fresh": rebuilt and {"coverage": asdict(rebuilt.residual), "count": rebuilt.count},
         "coverage": asdict(stream.residual),
         "looked_at": found.looked_at,
-        "exact_since": _finite(stream.exact_since),
-        "calibration": None if monitor.calibration is None else asdict(monitor.calibration),
-        "surprise": None if monitor.excess is None else asdict(monitor.excess),
+        "calibration": monitor.calibration and asdict(monitor.calibration),
+        "surprise": monitor.excess and asdict(monitor.excess),
     }
+    times = {"clock": stream.clock, "now": stream.now, "exact_since": stream.exact_since}
+    # JSON has no infinity; before all times is none.
+    values |= {name: None if time == -math.inf else time for name, time in times.items()}
     return tensors, values
-
-
-def _restored_or_refuse(
-    state: State, tensors: Mapping[str, Tensor], values: Mapping[str, Any]
-) -> StreamState:
-    """The inverse of :func:`_stored`, over a state that was restored before."""
-    try:
-        return _restored(state, tensors, values)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        if isinstance(error, MismatchError | ArgumentError):
-            raise
-        raise MismatchError(
-            f"expected a complete stored stream, got one with a part that can't be read: {error}"
-        ) from error
 
 
 def _restored(
     state: State, tensors: Mapping[str, Tensor], values: Mapping[str, Any]
 ) -> StreamState:
-    device = state.basis.network.device
+    """The inverse of :func:`_stored`, over a state that was restored before."""
+    tensors = {name: value.to(state.basis.network.device) for name, value in tensors.items()}
+    z = inducing(state).z
+    pending, kept = (_rows(name, z, tensors) for name in ("pending", "kept"))
+    candidates = Candidates(_rows("candidates", z, tensors), part(values, "looked_at", int))
     window = rebuilt = None
     if part(values, "keeps", bool):
-        found = _samples("kept", state, tensors)
-        window = Window(() if found is None else (found,))
-    if (counted := _optional(values, "fresh", dict)) is not None:
-        sums = DualSums(*(tensors[f"fresh.{name}"] for name in state.sums.named())).to(device)
+        window = Window(() if kept is None else (Samples(*kept),))
+    if (stored := _optional(values, "fresh", dict)) is not None:
+        sums = DualSums(*(tensors[f"fresh.{name}"] for name in state.sums.named()))
         if [value.shape for value in sums.tensors()] != [v.shape for v in state.sums.tensors()]:
             raise MismatchError("expected sums of one shape, got others in the window's")
-        residual = ResidualBound(**part(counted, "coverage", dict))
-        rebuilt = Rebuilt(sums, residual, part(counted, "count", int))
-    candidates = Candidates(looked_at=part(values, "looked_at", int))
-    if "candidates.variance" in tensors:
-        x = _inputs("candidates", state, tensors)
-        variance = tensors["candidates.variance"].to(device)
-        candidates = Candidates(x, variance, candidates.looked_at)
+        rebuilt = Totals(sums, _residual(stored), part(stored, "count", int))
+    calibration, excess = (_optional(values, name, dict) for name in ("calibration", "surprise"))
     monitor = Monitor(
-        _calibration(_optional(values, "calibration", dict)),
-        _record(ExcessNLL, _optional(values, "surprise", dict)),
+        None if calibration is None else _calibration(calibration),
+        None if excess is None else ExcessNLL(**excess),
     )
     settings = Settings.from_plain(part(values, "settings", dict))
     state = state.with_spec(prior_precision=part(values, "prior_precision", float))
-    waiting, n_seen = _samples("pending", state, tensors), part(values, "learned", int)
+    n_seen = part(values, "learned", int)
     return StreamState(
         settings=settings,
         flushed=Flushed(state, window, settings.block),
         monitor=monitor,
-        clock=_time(values, "clock"),
-        now=_time(values, "now"),
         n_seen=n_seen,
-        flushed_at=n_seen - (0 if waiting is None else len(waiting)),
+        flushed_at=n_seen - (0 if pending is None else len(pending[1])),
         maintenance_at=_optional(values, "due", int),
         choosing=part(values, "choosing", bool),
-        pending=() if waiting is None else (Batch.of(state, waiting),),
+        pending=() if pending is None else (Batch.of(state, Samples(*pending)),),
         rebuilt=rebuilt,
-        residual=ResidualBound(**part(values, "coverage", dict)),
+        residual=_residual(values),
         candidates=candidates,
+        clock=_time(values, "clock"),
+        now=_time(values, "now"),
         exact_since=_time(values, "exact_since"),
     )
 
@@ -248,43 +216,29 @@ def _optional(values: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
     return None if values[name] is None else part(values, name, kind)
 
 
-def _finite(time: float) -> float | None:
-    """JSON has no infinity; before all times is none."""
-    return None if time == -math.inf else time
-
-
 def _time(values: Mapping[str, Any], name: str) -> float:
     found = _optional(values, name, float)
     return -math.inf if found is None else float(found)
 
 
-def _record(kind: Callable[..., T], found: dict[str, Any] | None) -> T | None:
-    return None if found is None else kind(**found)
+def _residual(values: Mapping[str, Any]) -> ResidualBound:
+    return ResidualBound(**part(values, "coverage", dict))
 
 
-def _calibration(found: dict[str, Any] | None) -> Calibration | None:
-    if found is None:
-        return None
+def _calibration(found: dict[str, Any]) -> Calibration:
     return Calibration(tuple(map(float, part(found, "costs", list))), part(found, "scale", float))
 
 
-def _stored_samples(name: str, samples: Samples) -> dict[str, Tensor]:
-    found = {f"{name}.x.{i}": leaf for i, (_, leaf) in enumerate(leaves(samples.x))}
-    rest = {"y": samples.y, "times": samples.times, "scale": samples.scale}
-    return found | {f"{name}.{key}": value for key, value in rest.items()}
+def _columns(name: str, x: Inputs, *columns: Tensor) -> dict[str, Tensor]:
+    """Inputs and what goes with each of them, by name."""
+    found = {f"{name}.x.{i}": leaf for i, (_, leaf) in enumerate(leaves(x))}
+    return found | {f"{name}.{c}": value for c, value in zip(COLUMNS[name], columns, strict=True)}
 
 
-def _samples(name: str, state: State, tensors: Mapping[str, Tensor]) -> Samples | None:
-    if f"{name}.y" not in tensors:
+def _rows(name: str, z: Inputs, tensors: Mapping[str, Tensor]) -> tuple[Any, ...] | None:
+    """The inverse of :func:`_columns`, for inputs of the form of Z; ``None`` if there are none."""
+    if f"{name}.{COLUMNS[name][0]}" not in tensors:
         return None
-    device = state.basis.network.device
-    y, times, scale = (tensors[f"{name}.{key}"].to(device) for key in ("y", "times", "scale"))
-    return Samples(_inputs(name, state, tensors), y, times, scale)
-
-
-def _inputs(name: str, state: State, tensors: Mapping[str, Tensor]) -> Any:
-    """Inputs of the form of Z."""
-    z = inducing(state).z
-    device = state.basis.network.device
-    found = [tensors[f"{name}.x.{i}"].to(device) for i in range(len(leaves(z)))]
-    return snapshot.rebuilt_like(z, found)
+    x = [tensors[f"{name}.x.{i}"] for i in range(len(leaves(z)))]
+    columns = (tensors[f"{name}.{column}"] for column in COLUMNS[name])
+    return snapshot.rebuilt_like(z, x), *columns

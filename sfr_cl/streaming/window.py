@@ -1,9 +1,13 @@
-"""Samples that are stored as they came: those of a sliding window, and the first of a stream."""
+"""Samples that are stored as they came, those of a window and the first of a stream; their sums.
+
+The sums of a window are rebuilt: beside those that samples enter and leave, others are summed that
+hold the samples since some moment. Once all earlier ones have left, they are the sums, and others
+are begun: so rounding, and what an outlier left of it, never lasts longer than three windows.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,7 +16,7 @@ from sfr_cl.core.sums import DualSums
 from sfr_cl.data.inputs import Inputs, leaves, take
 from sfr_cl.errors import DataError
 from sfr_cl.streaming.inducing import NO_RESIDUAL, ResidualBound
-from sfr_cl.streaming.samples import Samples
+from sfr_cl.streaming.samples import Batch, Samples
 
 
 @dataclass(frozen=True)
@@ -32,25 +36,14 @@ class Window:
         """With more of them at the end."""
         return Window((*self.chunks, samples))
 
-    def oldest(self, count: int) -> Samples:
-        """The first ``count``."""
-        parts, left = [], count
+    def between(self, start: int, stop: int) -> Window:
+        """Those from one position up to another, not copied."""
+        parts = []
         for chunk in self.chunks:
-            if left <= 0:
-                break
-            parts.append(chunk.take(slice(0, left)))
-            left -= len(chunk)
-        return Samples.join(parts)
-
-    def without_oldest(self, count: int) -> Window:
-        """All but the first ``count``."""
-        ends = list(accumulate(len(chunk) for chunk in self.chunks))
-        left = [
-            chunk.take(slice(max(0, count - (end - len(chunk))), None))
-            for chunk, end in zip(self.chunks, ends, strict=True)
-            if end > count
-        ]
-        return Window(tuple(left))
+            if start < len(chunk) and stop > 0:
+                parts.append(chunk.take(slice(max(0, start), stop)))
+            start, stop = start - len(chunk), stop - len(chunk)
+        return Window(tuple(parts))
 
     def scaled(self, gamma: float) -> Window:
         """With another share of their weight."""
@@ -83,28 +76,38 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Rebuilt:
-    """An accumulator that is rebuilt: the sums of the window's samples since some moment.
-
-    Once all earlier samples have left, they are the sums, and others are begun: so rounding, and
-    what an outlier left of it, never lasts longer than three windows.
-    """
+class Totals:
+    """The sums of samples, and the Nystrom residuals that go with them."""
 
     sums: DualSums
     residual: ResidualBound = NO_RESIDUAL
     count: int = 0
+    """Samples, whatever their weight."""
 
-    def with_samples(self, sums: DualSums, residual: ResidualBound, count: int) -> Rebuilt:
-        """With more samples."""
-        return Rebuilt(self.sums + sums, self.residual + residual, self.count + count)
+    @staticmethod
+    def of(batch: Batch, weights: Tensor | None) -> Totals:
+        """Of some samples; each once, or with its weight."""
+        sums = DualSums.of(batch.features.phi, batch.terms, weights)
+        return Totals(sums, ResidualBound.of(batch, weights), len(batch))
 
-    def without(self, sums: DualSums, residual: ResidualBound, count: int) -> Rebuilt:
-        """Without some samples."""
-        return Rebuilt(self.sums - sums, self.residual - residual, self.count - count)
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(
+            self.sums + other.sums, self.residual + other.residual, self.count + other.count
+        )
 
-    def scaled(self, gamma: float) -> Rebuilt:
-        """With another share of their weight."""
-        return replace(self, sums=self.sums * gamma, residual=self.residual * gamma)
+    def __sub__(self, other: Totals) -> Totals:
+        return Totals(
+            self.sums - other.sums, self.residual - other.residual, self.count - other.count
+        )
+
+    def __mul__(self, factor: float) -> Totals:
+        if factor == 1:
+            return self
+        return Totals(self.sums * factor, self.residual * factor, self.count)
+
+    def to(self, device: torch.device) -> Totals:
+        """The same on another device."""
+        return Totals(self.sums.to(device), self.residual, self.count)
 
 
 def _rows_equal(many: Tensor, one: Tensor) -> Tensor:

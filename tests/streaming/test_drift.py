@@ -1,4 +1,4 @@
-"""Streams whose world changes: aged, watched, and carried over to other weights."""
+"""Streams whose world changes: aged, watched, and carried to other weights."""
 
 import math
 from pathlib import Path
@@ -85,7 +85,7 @@ def test_watching_does_not_depend_on_portions() -> None:
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_relinearised_without_data(kind: str) -> None:
+def test_relinearized_without_data(kind: str) -> None:
     x, y = samples(kind)
     live = stream(kind)
     live.learn_many(x, y)
@@ -114,7 +114,7 @@ def _fitted(kind: str) -> SFRPosterior:
     return posterior(kind).fit(samples(kind))
 
 
-def test_a_window_is_seen_anew_at_other_weights() -> None:
+def test_a_window_is_evaluated_again_at_other_weights() -> None:
     x, y = samples()
     live = stream(window=20)
     live.learn_many(x, y)
@@ -126,7 +126,7 @@ def test_a_window_is_seen_anew_at_other_weights() -> None:
     assert_same_sums(sums(live), fit.fit((x[-20:-1], y[-20:-1])).state.sums)
 
 
-def test_relinearising_refuses_other_outputs() -> None:
+def test_relinearizing_refuses_other_outputs() -> None:
     live = stream()
     live.learn_many(*samples())
     before = sums(live)
@@ -172,7 +172,7 @@ def test_a_callback_may_train_and_is_told_after_learning() -> None:
     assert live.n_seen == 600
 
 
-def test_relinearised_keeps_its_classes(tmp_path: Path) -> None:
+def test_relinearized_keeps_its_classes(tmp_path: Path) -> None:
     x, y = samples()
     live = StreamingPosterior(
         SFRPosterior(mlp(1), "classification", inducing=inputs(8, seed=2), num_outputs=2)
@@ -189,7 +189,7 @@ def test_relinearised_keeps_its_classes(tmp_path: Path) -> None:
     assert_same_sums(sums(loaded), sums(live), 1e-12)
 
 
-def test_relinearise_refuses_another_number_of_outputs() -> None:
+def test_relinearize_refuses_another_number_of_outputs() -> None:
     x, y = samples("regression")
     live = StreamingPosterior(posterior("regression", output_kernel="per_output"))
     live.learn_many(x, y)
@@ -199,7 +199,7 @@ def test_relinearise_refuses_another_number_of_outputs() -> None:
     assert_same_sums(sums(live), before, 0.0)
 
 
-def test_relinearise_measures_on_data_that_comes_once() -> None:
+def test_relinearize_measures_on_data_that_comes_once() -> None:
     x, y = samples()
     live = stream()
     live.learn_many(x[:60], y[:60])
@@ -216,17 +216,17 @@ def test_a_rare_mistake_is_no_drift(rate: float) -> None:
     wrong[-300:] = torch.rand(300, generator=generator) < 1 / 3
     nats = torch.where(wrong, -math.log(rate), -math.log(1 - rate))
     expected = -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
-    surprise, told = ExcessNLL(), []
+    excess, told = ExcessNLL(), []
     for position, value in enumerate((nats - expected).tolist()):
-        surprise = surprise.after(value)
-        if surprise.is_drift:
+        excess = excess.after(value)
+        if excess.is_drift:
             told.append(position)
             break
     assert told
     assert 0 <= told[0] - 19_700 < 100
 
 
-def test_relinearised_fits_are_not_forgotten_wrongly() -> None:
+def test_relinearized_fits_are_not_forgotten_wrongly() -> None:
     x, y = samples("regression")
     for settings in ({}, {"discount": 0.9, "discount_per": "second"}):
         live = StreamingPosterior(posterior("regression").fit((x, y)), **settings)
@@ -235,7 +235,7 @@ def test_relinearised_fits_are_not_forgotten_wrongly() -> None:
             live.forget_one(x[0], y[0])
 
 
-def test_relinearised_workers_are_not_forgotten_wrongly() -> None:
+def test_relinearized_workers_are_not_forgotten_wrongly() -> None:
     x, y = samples()
     one, other = stream(), stream()
     one.learn_many(x[:10], y[:10])
@@ -249,7 +249,7 @@ def test_relinearised_workers_are_not_forgotten_wrongly() -> None:
         one.forget_one(x[12], y[12], at=merged)
 
 
-def test_what_relinearising_costs_is_that_of_predictions() -> None:
+def test_what_relinearizing_costs_is_that_of_predictions() -> None:
     x, y = samples()
     fitted = posterior().fit((x, y))
     fitted._logit_scale = 3.0  # as tuning would choose it
@@ -261,7 +261,7 @@ def test_what_relinearising_costs_is_that_of_predictions() -> None:
     assert cost.divergence == pytest.approx(float(found))
 
 
-def test_relinearised_with_a_likelihood_of_ones_own() -> None:
+def test_relinearized_with_a_custom_likelihood() -> None:
     class Heavy(GaussianLikelihood):
         name = "heavy"
 
@@ -275,3 +275,5 @@ def test_relinearised_with_a_likelihood_of_ones_own() -> None:
     cost = live.relinearize(mlp(1, seed=7), data=(x, y))
     assert cost.divergence is None
     assert cost.nlpd_after != cost.nlpd_before
+    assert isinstance(live.posterior.predict(x), StudentT)
+    assert live.nlpd((x, y)) == pytest.approx(-float(live.predict(x).log_prob(y).mean()))

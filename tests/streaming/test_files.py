@@ -1,4 +1,4 @@
-"""Files of streams: whole, with the cursor, one writer, and refused when damaged."""
+"""Files of streams: complete, with the cursor, one writer, and refused when damaged."""
 
 import json
 import os

@@ -169,7 +169,7 @@ def test_any_damage_to_a_file(examples: int, tmp_path: Path) -> None:
     live.learn_many(X, Y)
     live.save(path, cursor=40)
     live.close()
-    whole = path.read_bytes()
+    complete = path.read_bytes()
     expected = live.predict_proba_many(NEW)
 
     @settings(
@@ -180,14 +180,14 @@ def test_any_damage_to_a_file(examples: int, tmp_path: Path) -> None:
         suppress_health_check=list(HealthCheck),
     )
     @given(
-        at=st.integers(0, 8 * len(whole) - 1),
+        at=st.integers(0, 8 * len(complete) - 1),
         flips=st.integers(0, 3),
-        length=st.one_of(st.none(), st.integers(0, len(whole) - 1)),
+        length=st.one_of(st.none(), st.integers(0, len(complete) - 1)),
     )
     def damaged(at: int, flips: int, length: int | None) -> None:
-        content = np.frombuffer(whole, np.uint8).copy()
+        content = np.frombuffer(complete, np.uint8).copy()
         for flip in range(flips):
-            bit = (at + 7919 * flip) % (8 * len(whole))
+            bit = (at + 7919 * flip) % (8 * len(complete))
             content[bit // 8] ^= 1 << (bit % 8)
         path.write_bytes(content.tobytes()[:length])
         try:

@@ -48,9 +48,9 @@ class History:
         self.discounted = 1.0
 
     def _new(self) -> tuple[StreamingPosterior, Naive]:
-        fresh = stream(self.kind, **self.chosen)
+        made = stream(self.kind, **self.chosen)
         start = -math.inf if self.chosen.get("discount_per") == "second" else -1.0
-        return fresh, Naive(self.chosen.get("discount", 1.0), self.chosen.get("window"), start)
+        return made, Naive(self.chosen.get("discount", 1.0), self.chosen.get("window"), start)
 
     def learn(self, count: int, singly: bool) -> None:
         self._learn(self.stream, self.naive, count, singly)
@@ -72,17 +72,17 @@ class History:
             naive.learn(self.x[row], self.y[row], time)
 
     def forget(self, position: int, _: bool) -> None:
-        if not self.naive.kept:
+        if not self.naive.stored:
             return
-        index = position % len(self.naive.kept)
-        time, weight = self.naive.kept[index][2:]
+        index = position % len(self.naive.stored)
+        time, weight = self.naive.stored[index][2:]
         known = time > -float("inf")  # merged into a stream that has learned nothing itself
         age = self.naive.discount ** (self.naive.now - time) if known else 1.0
         x, y, time = self.naive.forget(index)
         if known or "discount" not in self.chosen:
             self.stream.forget_one(x, y, at=time if known else None, weight=weight / age)
         else:
-            self.naive.kept.append((x, y, time, weight))
+            self.naive.stored.append((x, y, time, weight))
 
     def discount(self, gamma: float, _: bool) -> None:
         if self.stream.n_seen:

@@ -46,11 +46,11 @@ def test_the_budget_holds_at_any_time() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"discount": 0.99}])
 def test_errors_stay_within_their_bounds(settings: dict[str, float]) -> None:
-    """Against features computed anew from all data, whose weights are known."""
+    """Against features computed again from all data, whose weights are known."""
     x, y = regions()
     each = live(**settings)
     each.learn_many(x, y)
-    state, coverage = each.posterior.state, each.residual_bound
+    state, bound = each.posterior.state, each.residual_bound
     weights = settings.get("discount", 1.0) ** torch.arange(len(x) - 1, -1, -1).double()
     features = state.basis.features(x.double(), diagonal=True)
     phi, diagonal = features.phi[0], features.diagonal
@@ -58,10 +58,10 @@ def test_errors_stay_within_their_bounds(settings: dict[str, float]) -> None:
     exact = exact + (weights[:, None] * phi).mT @ phi
     assert diagonal is not None
     total = float((weights * diagonal[0]).sum())
-    assert coverage.total == pytest.approx(total)
+    assert bound.total == pytest.approx(total)
     error = float(torch.linalg.svdvals(exact - state.sums.weight).sum())
-    assert 0 < error <= 2 * coverage.exchange_error * total
-    assert 0 < coverage.exchange_error <= coverage.unexplained + 1e-12 or coverage.unexplained > 0
+    assert 0 < error <= 2 * bound.exchange_error * total
+    assert 0 < bound.exchange_error <= bound.unexplained + 1e-12 or bound.unexplained > 0
 
 
 def test_without_exchange_nothing_is_lost() -> None:
@@ -124,7 +124,7 @@ def test_requests_in_between_do_not_stop_exchanges(monkeypatch: pytest.MonkeyPat
     assert (busy.inducing_inputs[:, 0] > 1.5).sum() > 0
 
 
-def test_data_of_unknown_coverage_is_not_exchanged() -> None:
+def test_data_of_unknown_residual_is_not_exchanged() -> None:
     x, y = regions()
     fitted = SFRPosterior(mlp(2), "classification", inducing=BUDGET).fit((x, y))
     with pytest.raises(ArgumentError, match="swap=False"):

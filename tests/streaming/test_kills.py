@@ -38,7 +38,7 @@ def test_killed_at_any_instant(kills: int, tmp_path: Path) -> None:
         assert child.is_alive()
         child.kill()
         child.join()
-        live, cursor = StreamingPosterior.load(path, mlp())  # whole, whatever was being written
+        live, cursor = StreamingPosterior.load(path, mlp())  # complete, whatever was being written
         assert cursor == live.n_seen > done
         done = cursor
     end = done + 30
@@ -49,13 +49,13 @@ def test_killed_at_any_instant(kills: int, tmp_path: Path) -> None:
     survivor, cursor = StreamingPosterior.load(path, mlp())
     assert cursor == end
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
-    never_killed = tmp_path / "whole"
+    never_killed = tmp_path / "complete"
     learn_and_save(never_killed, end)
-    whole, _ = StreamingPosterior.load(never_killed, mlp())
-    assert_same_sums(sums(survivor), sums(whole), 1e-9)
+    complete, _ = StreamingPosterior.load(never_killed, mlp())
+    assert_same_sums(sums(survivor), sums(complete), 1e-9)
     x = samples()[0]
     torch.testing.assert_close(
-        survivor.predict_proba_many(x), whole.predict_proba_many(x), rtol=0, atol=1e-9
+        survivor.predict_proba_many(x), complete.predict_proba_many(x), rtol=0, atol=1e-9
     )
 
 

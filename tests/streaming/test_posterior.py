@@ -170,18 +170,18 @@ def test_leaves_network_and_posterior_alone() -> None:
     assert not given.is_fitted
     with torch.no_grad():
         network[0].weight.zero_()
-    twin = stream()
-    twin.learn_many(*samples())
-    assert_same_sums(sums(live), sums(twin))
+    expected = stream()
+    expected.learn_many(*samples())
+    assert_same_sums(sums(live), sums(expected))
 
 
-@pytest.mark.parametrize("twin", [copy.deepcopy, lambda live: pickle.loads(pickle.dumps(live))])
-def test_copies_go_their_own_way(twin) -> None:
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda live: pickle.loads(pickle.dumps(live))])
+def test_copies_go_their_own_way(copied) -> None:
     x, y = samples()
     live = stream(window=40)
     live.learn_many(x[:50], y[:50])
     live.predict(x[:1])
-    other = twin(live)
+    other = copied(live)
     before = live.predict_proba_many(x[:5])
     other.learn_many(x[50:], y[50:])
     assert torch.equal(live.predict_proba_many(x[:5]), before)
@@ -246,8 +246,8 @@ def test_the_callers_memory_is_the_callers() -> None:
     assert_same_sums(sums(reused), sums(clean), 0.0)
     batch = x[:60].clone()
     reused.learn_many(batch, y[:60])
-    kept = reused.state.window.all().x
-    assert kept.untyped_storage().nbytes() <= 2 * 7 * kept[0].nbytes
+    stored = reused.state.window.all().x
+    assert stored.untyped_storage().nbytes() <= 2 * 7 * stored[0].nbytes
 
 
 def test_an_empty_batch_is_refused() -> None:

@@ -84,14 +84,14 @@ def test_a_refused_sample_leaves_no_label() -> None:
     with pytest.raises(SFRError):
         model.learn_one({"x": 1.0}, ["not", "hashable"])
     assert set(model.predict_proba_one({"x": 1.0})) == {"a"}
-    fresh = StreamingClassifier(**SMALL)
+    other = StreamingClassifier(**SMALL)
     with pytest.raises(SFRError):
-        fresh.learn_one({"x": float("inf")}, "b")
-    fresh.learn_one({"y": 1.0}, "c")
-    assert fresh.predict_proba_one({"y": 1.0}) == {"c": 1.0}
+        other.learn_one({"x": float("inf")}, "b")
+    other.learn_one({"y": 1.0}, "c")
+    assert other.predict_proba_one({"y": 1.0}) == {"c": 1.0}
 
 
-def test_a_network_of_ones_own() -> None:
+def test_a_custom_network() -> None:
     network = torch.nn.Sequential(torch.nn.Linear(2, 9), torch.nn.ReLU(), torch.nn.Linear(9, 3))
     model = StreamingClassifier(network=network, inducing=6)
     table = pd.DataFrame({"b": [0.0, 1.0, 2.0, 3.0], "a": [1.0, 1.0, 0.0, 0.0]})

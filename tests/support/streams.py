@@ -1,4 +1,4 @@
-"""Small streams, and what they should know: every sample, with its weight, and summed again."""
+"""Small streams, and what they should know: every sample stored, with its weight, and summed."""
 
 import math
 from dataclasses import dataclass, field
@@ -37,32 +37,32 @@ class Naive:
     discount: float = 1.0
     window: int | None = None
     now: float = -math.inf
-    kept: list[tuple[Tensor, Tensor, float, float]] = field(default_factory=list)
+    stored: list[tuple[Tensor, Tensor, float, float]] = field(default_factory=list)
 
     def learn(self, x: Tensor, y: Tensor, time: float) -> None:
         self._age_to(max(self.now, time))
-        self.kept.append((x, y, time, self.discount ** (self.now - time)))
+        self.stored.append((x, y, time, self.discount ** (self.now - time)))
         if self.window is not None:
-            self.kept = self.kept[-self.window :]
+            self.stored = self.stored[-self.window :]
 
     def forget(self, index: int) -> tuple[Tensor, Tensor, float]:
-        x, y, time, _ = self.kept.pop(index)
+        x, y, time, _ = self.stored.pop(index)
         return x, y, time
 
     def scale(self, gamma: float) -> None:
-        self.kept = [(x, y, time, gamma * weight) for x, y, time, weight in self.kept]
+        self.stored = [(x, y, time, gamma * weight) for x, y, time, weight in self.stored]
 
     def merge(self, other: "Naive") -> None:
-        self.kept += [(x, y, self.now, weight) for x, y, _, weight in other.kept]
+        self.stored += [(x, y, self.now, weight) for x, y, _, weight in other.stored]
 
     def _age_to(self, now: float) -> None:
-        if self.kept and self.now > -math.inf:
+        if self.stored and self.now > -math.inf:
             self.scale(self.discount ** (now - self.now))
         self.now = now
 
     def sums(self, state: State) -> DualSums:
         total = state.no_sums()
-        for x, y, _, weight in self.kept:
+        for x, y, _, weight in self.stored:
             total = total + state.sums_of([(x[None], y[None])]) * weight
         return total
 
