@@ -129,6 +129,8 @@ class Precision:
         """U, ``[K, r, M]``."""
         self._inner = self.factor[:, :0, :0]
         """The factor of I + U U', ``[K, r, r]``."""
+        self.is_updated = False
+        """Whether there are rows of low rank."""
 
     def with_rows(self, rows: Tensor) -> Precision:
         """With more rows, whitened: U ``[K, B, M]``."""
@@ -142,14 +144,9 @@ class Precision:
         )
         top = torch.nn.functional.pad(self._inner, (0, rows.shape[1]))
         updated = copy.copy(self)
-        updated._rows = every
+        updated._rows, updated.is_updated = every, True
         updated._inner = torch.cat([top, torch.cat([below, corner], dim=2)], dim=1)
         return updated
-
-    @property
-    def is_updated(self) -> bool:
-        """Whether there are rows of low rank."""
-        return self._rows.shape[1] > 0
 
     def whiten(self, features: Tensor) -> Tensor:
         """R^-1 phi for rows of ``[K, B, M]``."""

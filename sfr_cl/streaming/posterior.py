@@ -28,7 +28,7 @@ from sfr_cl.errors import ArgumentError, DataError, MismatchError, NotFittedErro
 from sfr_cl.inducing import DEFAULT_COUNT, choose
 from sfr_cl.kernel import TangentKernel
 from sfr_cl.kernel.network import FrozenNetwork
-from sfr_cl.likelihoods import CategoricalLikelihood, GaussianLikelihood, Likelihood
+from sfr_cl.likelihoods import Likelihood
 from sfr_cl.posterior import SFRPosterior
 from sfr_cl.streaming import operations, storage
 from sfr_cl.streaming.features import FeatureOrder, are_features
@@ -131,6 +131,9 @@ class StreamingPosterior:
         if not isinstance(posterior, SFRPosterior):
             raise ArgumentError(f"expected an SFRPosterior, got {type(posterior).__name__}")
         spec = posterior.spec
+        if posterior.is_fitted:  # a delta that was tuned, or given since, stays
+            delta = posterior.state.spec.prior_precision
+            spec = replace(spec, prior_precision=delta)
         if spec.mean == "dual":
             raise ArgumentError(
                 "expected mean='natural' or 'network', got 'dual', which absorbs nothing: build "
@@ -350,7 +353,7 @@ class StreamingPosterior:
         """
         whole("number of outputs", num_outputs)
         spec, stream = self._spec, self._stream
-        if not isinstance(spec.likelihood, CategoricalLikelihood):
+        if not spec.likelihood.may_grow:
             raise ArgumentError(
                 f"expected 'classification', whose classes may grow, got {spec.likelihood.name!r}"
             )
@@ -495,8 +498,8 @@ class StreamingPosterior:
         """
         stream = self.state
         state, likelihood = stream.state.with_sums(stream.sums), stream.state.likelihood
-        if likelihood.learns_noise and likelihood.noise_variance is not None:
-            likelihood = GaussianLikelihood(likelihood.noise_variance)  # as it is now
+        if likelihood.learns_noise:  # not from here on
+            likelihood = likelihood.with_settings({**likelihood.settings(), "learn": False})
         state = state.with_spec(likelihood=likelihood)
         spec = replace(self._spec, likelihood=likelihood)
         return _posterior(spec, state, self.logit_scale)
@@ -655,7 +658,8 @@ class StreamingPosterior:
         excess = None if on_drift is None else stream.monitor.excess or ExcessNLL()
         loaded = object.__new__(cls)
         loaded._on_drift = callback(on_drift, posterior.likelihood)
-        loaded._spec = replace(posterior.spec, num_outputs=posterior.num_outputs)
+        delta, outputs = posterior.state.spec.prior_precision, posterior.num_outputs
+        loaded._spec = replace(posterior.spec, num_outputs=outputs, prior_precision=delta)
         loaded._logit_scale = posterior.logit_scale
         loaded._settings = stream.settings
         loaded._stream = replace(stream, monitor=replace(stream.monitor, excess=excess))

@@ -120,7 +120,7 @@ def _check_predictive(likelihood: Likelihood, f: Tensor, y: Tensor) -> None:
             scored = found.log_prob(y)
             expect(len(scored) == len(y), f"{len(y)} log densities", list(scored.shape))
             expect(bool(scored.isfinite().all()), f"finite log densities, link={link!r}", scored)
-            if likelihood.noise_variance is None and not variance.any():
+            if likelihood.noise_scale is None and not variance.any():
                 expected = likelihood.log_prob(f, y)
                 total = scored.reshape(len(y), -1).sum(1)
                 expect_close(total, expected, f"log p without variance, link={link!r}", 1e-6)
