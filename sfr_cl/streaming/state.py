@@ -170,17 +170,20 @@ class StreamState:
             return self
         batch = Batch.join(self.pending)
         more, out = self.totals_of(batch), self._leaving(batch)
-        totals, window, rebuilt = self._after(more, out), self.window, self.rebuilt
+        window, rebuilt, aging = self.window, self.rebuilt, self.aging(self.now)
+        totals = self.totals * aging + more
         if window is not None:
             window = window.with_samples(batch.samples)
-            window = window if out is None else window.between(len(out), len(window))
-        if window is not None and rebuilt is not None:
-            rebuilt = rebuilt * self.aging(self.now) + more
-            if out is not None and rebuilt.count > len(window):  # the last of those leaving
-                left = slice(len(out) - (rebuilt.count - len(window)), None)
-                rebuilt = rebuilt - self.totals_of(out.take(left))
-            if rebuilt.count == len(window):
-                totals, rebuilt = rebuilt, Totals(self.state.no_sums())
+            if out is not None:
+                totals = totals - self.totals_of(out)
+                window = window.between(len(out), len(window))
+            if rebuilt is not None:
+                rebuilt = rebuilt * aging + more
+                if out is not None and rebuilt.count > len(window):  # the last of those leaving
+                    left = slice(len(out) - (rebuilt.count - len(window)), None)
+                    rebuilt = rebuilt - self.totals_of(out.take(left))
+                if rebuilt.count == len(window):
+                    totals, rebuilt = rebuilt, Totals(self.state.no_sums())
         candidates = self.candidates
         return self.summed(
             totals,
@@ -218,7 +221,9 @@ class StreamState:
         if not self.pending:
             return self.state.sums
         batch = Batch.join(self.pending)
-        return self._after(self.totals_of(batch), self._leaving(batch)).sums
+        sums = self.state.sums * self.aging(self.now) + self._sums_of(batch)
+        out = self._leaving(batch)
+        return sums if out is None else sums - self._sums_of(out)
 
     @property
     def solved(self) -> Solved:
@@ -249,7 +254,5 @@ class StreamState:
         count = len(self.window) + len(batch) - self.settings.window
         return self.flushed.next_out.take(slice(0, count)) if count > 0 else None
 
-    def _after(self, more: Totals, out: Batch | None) -> Totals:
-        """What was flushed, aged, with more samples, without those leaving the window."""
-        totals = self.totals * self.aging(self.now) + more
-        return totals if out is None else totals - self.totals_of(out)
+    def _sums_of(self, batch: Batch) -> DualSums:
+        return DualSums.of(batch.features.phi, batch.terms, self.weights(batch.samples))
