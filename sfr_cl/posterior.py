@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -383,8 +384,8 @@ class SFRPosterior:
             ArgumentError: a posterior whose kernels are the network's outputs can't grow freely.
         """
         state, spec = self.state, self._spec
-        if not isinstance(network, nn.Module):
-            return self._adopt(state.with_outputs(whole("number of outputs", network)))
+        if isinstance(network, int | Integral):
+            return self._adopt(state.with_outputs(whole("number of outputs", int(network))))
         grown = FrozenNetwork(network, state.basis.network.names, spec.dtype)
         grown.require_finite()
         grown.check_grown_from(state.basis.network)
@@ -802,7 +803,9 @@ class SFRPosterior:
 
     def _require_data(self) -> None:
         if not self.state.has_data:
-            raise DataError("expected a posterior with data, got one that has none (any more)")
+            raise DataError(
+                "expected a posterior with data, got one that has none, or has forgotten it all"
+            )
 
 
 @dataclass(frozen=True)
