@@ -6,6 +6,7 @@ They work without river too; with it (``pip install "sfr-cl[streams]"``) they ar
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -32,7 +33,7 @@ Features = Mapping[Hashable, Any]
 
 
 @dataclass(eq=False, repr=False)
-class _Estimator:
+class _Estimator(ABC):
     """What both estimators share. The stream is made when the first sample shows its features."""
 
     likelihood: ClassVar[str]
@@ -85,9 +86,9 @@ class _Estimator:
         stream.learn_many(order.batch(x), targets)
         self._stream, self._order, self._labels = stream, order, labels
 
+    @abstractmethod
     def _targets(self, y: list[Any]) -> tuple[Tensor, list[Hashable]]:
         """Targets of the stream, and all labels known after them."""
-        raise NotImplementedError
 
     def _made(self, num_features: int) -> StreamingPosterior:
         posterior = SFRPosterior(
