@@ -39,6 +39,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 
 from sfr_cl.data.arguments import positive
+from sfr_cl.deprecation import renamed
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError, MismatchError
 
 LINKS = ("probit", "mc", "map")
@@ -342,6 +343,9 @@ def by_name(name: str) -> Likelihood:
             f"load(path, network, likelihood=...)"
         )
     return make(name, "learn")
+
+
+named = renamed(by_name, "named")
 
 
 def _moderate(mean: Tensor, variance: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ class SFRPosterior:
             num_outputs=num_outputs,
             batch_size=batch_size,
         )
-        named(network, self._spec.parameters)  # refuses what can't be used
+        named(network, self._spec.parameters)  # refuses what has no parameters of these names
         self._network = network
         self._inducing = inducing
         self._fitted: _Fitted | None = None
@@ -384,7 +384,7 @@ class SFRPosterior:
             ArgumentError: a posterior whose kernels are the network's outputs can't grow freely.
         """
         state, spec = self.state, self._spec
-        if isinstance(network, int | Integral):
+        if isinstance(network, Integral | int):
             return self._adopt(state.with_outputs(whole("number of outputs", int(network))))
         grown = FrozenNetwork(network, state.basis.network.names, spec.dtype)
         grown.require_finite()
@@ -569,7 +569,7 @@ class SFRPosterior:
 
     @property
     def network(self) -> nn.Module:
-        """The network given; the posterior's own copy of it is frozen by :meth:`fit`."""
+        """The network that :meth:`fit` would copy and freeze: the one given, or a stream's own."""
         return self._network
 
     @property

@@ -108,7 +108,7 @@ class TaskStore:
 
     def require_inducing(self, model: nn.Module, dataset: Any) -> None:
         """Refuse, before training, more classes of a head than it has inducing inputs."""
-        if self.inducing in (*WITHOUT_DATA,):
+        if self.inducing in WITHOUT_DATA:
             return
         pairs = [pair for parts in self._waiting.values() for pair in parts]
         classes, heads = classes_of(dataset) | classes_in(pairs), 1

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import sfr_cl.streaming
-from sfr_cl import SFRPosterior, StreamingPosterior
+from sfr_cl import SFRPosterior, StreamingPosterior, likelihoods
 from support.posteriors import data, fitted, inputs, mlp
 
 
@@ -56,9 +56,22 @@ def test_a_name_that_never_was() -> None:
         _ = sfr_cl.streaming.Anything
 
 
+def test_sites() -> None:
+    sys.modules.pop("sfr_cl.value_sites", None)
+    with pytest.warns(FutureWarning, match=r"is sfr_cl\.core\.transfer\.Sites now"):
+        old = importlib.import_module("sfr_cl.value_sites")
+    assert old.ValueSites is importlib.import_module("sfr_cl.core.transfer").Sites
+
+
+def test_likelihoods_by_name() -> None:
+    with pytest.warns(FutureWarning, match="named is by_name now"):
+        assert likelihoods.named("binary").name == "binary"
+
+
 def test_river_faces() -> None:
     sys.modules.pop("sfr_cl.streaming.estimators", None)
     with pytest.warns(FutureWarning, match=r"is sfr_cl\.streaming\.river now"):
         old = importlib.import_module("sfr_cl.streaming.estimators")
     river = importlib.import_module("sfr_cl.streaming.river")
     assert old.StreamingClassifier is river.StreamingClassifier
+    assert old.random_network is river.random_network

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sfr_cl.data.arguments import choice
 from sfr_cl.errors import DataError
 
 from ..harness.datasets import find
@@ -64,6 +65,7 @@ class Halves:
 
 def load(name: str, data_root: Path | None = None) -> Table:
     """The table `regression/NAME.csv` of the first data root that has it."""
+    choice("data", name, FEATURES)
     content = f"{FEATURES[name]} features, then the target, separated by commas, no header"
     path = find(f"regression/{name}.csv", data_root, content)
     try:

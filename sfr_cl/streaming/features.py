@@ -48,6 +48,12 @@ class FeatureOrder:
         return torch.tensor(numbers, dtype=torch.float64).reshape(len(rows), len(self.names))
 
 
+def require_one(x: Any) -> None:
+    """Refuse what is not one sample."""
+    if not isinstance(x, Mapping):
+        raise DataTypeError(f"expected a dictionary of features, got {type(x).__name__}")
+
+
 def _require_features(x: Any) -> None:
     if not isinstance(x, Mapping) and not hasattr(x, "columns"):  # which data frames have
         raise DataTypeError(f"expected a dictionary of features, got {type(x).__name__}")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sfr_cl.errors import DataTypeError
 from sfr_cl.posterior import SFRPosterior
-from sfr_cl.streaming.features import FeatureOrder, plain
+from sfr_cl.streaming.features import FeatureOrder, plain, require_one
 from sfr_cl.streaming.posterior import StreamingPosterior
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class _Estimator(ABC):
             DataError: if a number is not finite, or there are no features.
             DataTypeError: if ``x`` or ``y`` is of a type that can't be used.
         """
+        require_one(x)
         self._learn(x, [y])
 
     def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
@@ -154,6 +155,7 @@ class StreamingClassifier(_Estimator, MiniBatchClassifier):  # type: ignore[misc
             DataError: if a number is not finite.
             DataTypeError: if ``x`` is no dictionary of numbers.
         """
+        require_one(x)
         if self._stream is None:
             return {}
         return dict(zip(self._labels, self._probabilities(x)[0].tolist(), strict=True))
@@ -265,6 +267,7 @@ class StreamingRegressor(_Estimator, MiniBatchRegressor):  # type: ignore[misc]
             DataError: if a number is not finite.
             DataTypeError: if ``x`` is no dictionary of numbers.
         """
+        require_one(x)
         return 0.0 if self._stream is None else self._means(x)[0]
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from sfr_cl import torchvision_operators
 
@@ -143,11 +143,6 @@ class MultiHead(MultiTaskModule):  # type: ignore[misc]
 def silent(*metrics: Any) -> EvaluationPlugin:
     """An evaluator that prints nothing."""
     return EvaluationPlugin(*metrics, loggers=[BaseLogger()])
-
-
-def dataset_of(experience: Any) -> Dataset[Any]:
-    found: Dataset[Any] = experience.dataset
-    return found
 
 
 @dataclass(frozen=True)

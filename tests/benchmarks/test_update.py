@@ -15,7 +15,7 @@ from sfr_cl.benchmarks.update import data, experiment, report, training
 from sfr_cl.benchmarks.update.data import Part, Table
 from sfr_cl.benchmarks.update.experiment import Case, Problem
 from sfr_cl.benchmarks.update.summary import checks, data_sets
-from sfr_cl.errors import DataError
+from sfr_cl.errors import ArgumentError, DataError
 from support.results import rows_in
 
 Row = dict[str, Any]
@@ -200,12 +200,17 @@ def test_missing_table_is_refused_with_its_layout(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("nothing", ["--data=", "--seeds="])
+@pytest.mark.parametrize(
+    ("nothing", "message"),
+    [("--data=", "expected data of "), ("--seeds=", "expected seeds ")],
+)
 def test_nothing_to_run_is_refused(
-    nothing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    nothing: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command(tmp_path, tmp_path / "out", nothing) == 2
-    assert "got none: " in capsys.readouterr().err
+    refusal = capsys.readouterr().err
+    assert message in refusal
+    assert "got none" in refusal
     assert not (tmp_path / "out").exists()
 
 
@@ -221,6 +226,8 @@ def test_wrong_tables_are_refused(tmp_path: Path) -> None:
     path.write_text("crime,rooms\n1,2\n", encoding="utf-8")
     with pytest.raises(DataError, match="numbers separated by commas"):
         data.load("boston", tmp_path)
+    with pytest.raises(ArgumentError, match="airfoil"):
+        data.load("wine", tmp_path)
 
 
 def test_real_tables_have_their_shapes(data_root: Path) -> None:

@@ -38,8 +38,11 @@ def test_a_posterior_refuses_and_stays(name: str) -> None:
 def test_a_stream_refuses_and_stays() -> None:
     stream = StreamingPosterior(SFRPosterior(mlp(), "classification", inducing=5))
     stream.learn_many(*data())
-    posterior = stream.posterior
-    check_refusal(lambda: stream.learn_many(*NAN), posterior.state_dict, message="row 0")
+
+    def contents() -> dict[str, Any]:
+        return {**stream.posterior.state_dict(), "n_seen": stream.n_seen}
+
+    check_refusal(lambda: stream.learn_many(*NAN), contents, message="row 0")
 
 
 def refuse(error: Exception, content: list[Any]) -> None:

@@ -109,9 +109,24 @@ class Drifting(SFRPlugin):
             next(strategy.model.parameters()).add_(0.1)
 
 
+class DriftsOnce(Drifting):
+    """Trains while it is evaluated for the first time."""
+
+    drifted = False
+
+    def before_eval(self, strategy: Any, **kwargs: Any) -> None:
+        if not self.drifted:
+            super().before_eval(strategy, **kwargs)
+        self.drifted = True
+
+
 @pytest.mark.parametrize(
     ("plugin", "message"),
-    [(Forgetful, "metrics after resuming"), (Drifting, "of a second evaluation")],
+    [
+        (Forgetful, "metrics after resuming"),
+        (Drifting, "of a second evaluation"),
+        (DriftsOnce, "weights after evaluation"),
+    ],
 )
 def test_what_breaks_the_contract_is_found(plugin: type[SFRPlugin], message: str) -> None:
     def broken(**options: Any) -> Any:

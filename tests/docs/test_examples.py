@@ -17,7 +17,7 @@ README = ROOT / "README.md"
 README_EXAMPLES = list(Sybil(parsers=[PythonCodeBlockParser()]).parse(README).examples())
 
 
-OLD_NAMES = {"sfr_cl.streaming.estimators"}
+OLD_NAMES = {"sfr_cl.streaming.estimators", "sfr_cl.value_sites"}
 """Modules that warn that they have another name now."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from sfr_cl import SFRPosterior
+from sfr_cl.core import DualSums, State
 from sfr_cl.strategies import maybe_load_checkpoint, save_checkpoint
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -63,4 +63,5 @@ def test_classes_are_those_of_now(make: Any) -> None:
         make.strategy("conditioning"), FOLDER / "conditioning.checkpoint"
     )
     assert type(loaded.posterior) is SFRPosterior
-    assert not {"sfr_cl.state", "sfr_cl.options", "sfr_cl.duals"} & sys.modules.keys()
+    assert type(loaded.posterior.state) is State
+    assert type(loaded.posterior.state.sums) is DualSums

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from sfr_cl.benchmarks import cli
@@ -23,7 +24,9 @@ def test_command_writes_table_results_and_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
+    torch.set_num_threads(2)
     assert command("cl", out, "--strategies", "naive,replay", "--seeds", "0,1") == 0
+    assert torch.get_num_threads() == 2  # as before the run
     printed = capsys.readouterr().out
     rows = rows_in(out)
     assert [(row["strategy"], row["seed"]) for row in rows] == [
