@@ -88,9 +88,7 @@ class TangentKernel:
                 if layers is None:
                     layers = covered_layers(self.network, self._row)
                 self._found = self._planned(list(layers))
-            except (
-                RuntimeError
-            ):  # an operation that autograd, but not its graph, can be asked about
+            except RuntimeError:  # an operation whose graph autograd does not show
                 self._found = self._planned([])
         return self._found
 
