@@ -29,7 +29,6 @@ from sfr_cl.data.inputs import Inputs, concat, length, take, tree_map
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError
 from sfr_cl.kernel import TangentKernel
 from sfr_cl.kernel.network import FrozenNetwork
-from sfr_cl.likelihoods import Likelihood
 
 Pairs = Iterable[tuple[Inputs, Tensor]]
 Selector = Callable[[Pairs, TangentKernel], Inputs]
@@ -252,36 +251,26 @@ class smooth_noise:
 
 
 def choose(
-    wanted: Any,
-    batches: Batches | None,
-    network: FrozenNetwork,
-    likelihood: Likelihood,
-    *,
-    num_outputs: int | None,
-    shared: bool,
+    spec: Spec, wanted: Any, batches: Batches | None, network: FrozenNetwork
 ) -> tuple[Inputs, TangentKernel]:
     """Z, from a tensor or tree, a selector, a count, or ``None``; and the network's kernel.
 
     Args:
+        spec: what the posterior is asked for.
         wanted: what the user gave.
         batches: the data; ``None`` where Z must be given.
         network: the frozen network.
-        likelihood: checks the targets a selector sees.
-        num_outputs: C, if it is not the network's.
-        shared: whether all outputs share a kernel.
     """
     if not (wanted is None or callable(wanted) or isinstance(wanted, Integral)):
         z = tree_map(torch.clone, network.prepare(wanted, "inducing inputs"))
-        return z, TangentKernel(network, network.bind(z), shared, z)
+        return z, TangentKernel(network, network.bind(z), spec.shared, z)
     if batches is None:
         raise ArgumentError(
             "expected inducing inputs, got a way to choose them from data: give the inputs "
             "themselves, or data"
         )
     select = as_selector(wanted, batches)
-    pairs, kernel = checked_pairs(
-        batches, network, likelihood, num_outputs=num_outputs, shared=shared
-    )
+    pairs, kernel = checked_pairs(spec, batches, network)
     chosen = select(pairs, kernel)
     return tree_map(torch.clone, network.prepare(chosen, "inducing inputs")), kernel
 
@@ -289,21 +278,10 @@ def choose(
 def empty_state(spec: Spec, wanted: Any, batches: Batches | None, network: FrozenNetwork) -> State:
     """A posterior's state before any data: inducing inputs chosen, and whitened.
 
-    Args:
-        spec: what the posterior is asked for.
-        wanted: inducing inputs, or a way to choose them; see :func:`choose`.
-        batches: the data to choose from; ``None`` where Z is given.
-        network: the frozen network, whose weights are refused unless they are finite.
+    The arguments are those of :func:`choose`; weights that are not finite are refused.
     """
     network.require_finite()
-    z, kernel = choose(
-        wanted,
-        batches,
-        network,
-        spec.likelihood,
-        num_outputs=spec.num_outputs,
-        shared=spec.shared,
-    )
+    z, kernel = choose(spec, wanted, batches, network)
     spec.outputs(kernel.num_outputs)  # refuses a number that does not fit
     return State.empty(spec, InducingInputs.of(kernel, z, spec.batch_size))
 
@@ -328,18 +306,13 @@ def as_selector(wanted: Any, batches: Batches) -> Selector:
 
 
 def checked_pairs(
-    batches: Batches,
-    network: FrozenNetwork,
-    likelihood: Likelihood,
-    *,
-    num_outputs: int | None,
-    shared: bool,
+    spec: Spec, batches: Batches, network: FrozenNetwork
 ) -> tuple[Checked, TangentKernel]:
     """Data as a selector takes it, and the network's kernel."""
     x = network.prepare(next(iter(batches))[0])
-    kernel = TangentKernel(network, network.bind(take(x, slice(0, 1))), shared, x)
-    outputs = num_outputs or kernel.num_outputs
-    return Checked(batches, network.prepare, network.device, likelihood, outputs), kernel
+    kernel = TangentKernel(network, network.bind(take(x, slice(0, 1))), spec.shared, x)
+    outputs = spec.num_outputs or kernel.num_outputs
+    return Checked(batches, network.prepare, network.device, spec.likelihood, outputs), kernel
 
 
 def _at_most(count: int, batches: Batches) -> int:

@@ -223,15 +223,9 @@ class SFRPosterior:
                 f"expected a selector of rows of the data (random, class_balanced, greedy), got "
                 f"{selector!r:.60}"
             )
-        spec, network = self._spec, self._frozen()
+        network = self._frozen()
         network.require_finite()
-        pairs, kernel = checked_pairs(
-            batches,
-            network,
-            spec.likelihood,
-            num_outputs=spec.num_outputs,
-            shared=spec.shared,
-        )
+        pairs, kernel = checked_pairs(self._spec, batches, network)
         found: Tensor = selector.indices(pairs, kernel)
         return found
 

@@ -24,7 +24,6 @@ from sfr_cl.data.inputs import Inputs
 from sfr_cl.errors import DataError, MismatchError, SFRWarning
 from sfr_cl.inducing import Selector, choose, empty_state
 from sfr_cl.kernel.network import FrozenNetwork
-from sfr_cl.likelihoods import make
 
 from .experiences import BATCH, Pairs
 from .models import Head, TaskView, narrowed
@@ -142,8 +141,7 @@ def remember(recipe: Recipe, label: int | None, data: Pairs, select: Selector) -
     """A task, from the model that has just learned it and its data: one pass of conditioning."""
     head = Head.of(recipe.model, label, next(iter(data))[0])
     view = TaskView(recipe.model, label, head.units)
-    likelihood, batches = make(recipe.likelihood, "learn"), Batches(data, BATCH)
-    z, _ = choose(select, batches, head.network, likelihood, num_outputs=None, shared=True)
+    z, _ = choose(Spec.checked(recipe.likelihood), select, Batches(data, BATCH), head.network)
     z = _distinct(z)
     classes, count = survey(recipe, data, z)
     observed = torch.zeros(0, dtype=torch.long, device=z.device)

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -107,6 +108,16 @@ def test_contracts_need_no_optional_package() -> None:
     result = run(sys.executable, "-W", "error", "-c", code)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == []
+
+
+def test_every_folder_is_packaged() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    folders = {
+        ".".join([layer, *path.relative_to(ROOT / folder).parts[:-1]])
+        for layer, folder in FOLDERS.items()
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert sorted(project["tool"]["setuptools"]["packages"]) == sorted(folders)
 
 
 def test_package_is_typed() -> None:

@@ -697,7 +697,7 @@ class StreamingPosterior:
         spec = self._spec
         if num_outputs is not None and spec.any_outputs:
             spec = replace(spec, num_outputs=num_outputs)
-        z, kernel = choose(z, None, network, spec.likelihood, num_outputs=None, shared=spec.shared)
+        z, kernel = choose(spec, z, None, network)
         spec.outputs(kernel.num_outputs)  # refuses a number that does not fit
         if self._kernel is not None and self._kernel.network is network:
             kernel = self._kernel
