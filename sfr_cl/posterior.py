@@ -797,9 +797,7 @@ class SFRPosterior:
 
     def _require_data(self) -> None:
         if not self.state.has_data:
-            raise DataError(
-                "expected a posterior with data, got one that has none, or has forgotten it all"
-            )
+            raise DataError("expected a posterior with data, got one that has forgotten it all")
 
 
 @dataclass(frozen=True)
