@@ -70,7 +70,9 @@ class SFRPosterior:
         noise_variance: of ``"regression"``: a number, or ``"learn"``: that of greatest evidence,
             whenever the posterior is read.
         output_kernel: ``"shared"`` by all outputs, their mean, or ``"per_output"``.
-        parameters: ``"all"``, ``"last_layer"`` or names: what the kernel differentiates.
+        parameters: what the kernel differentiates: ``"all"``, but those with
+            ``requires_grad=False`` (unless all have it); ``"last_layer"``, the one that makes the
+            outputs; or names.
         mean: ``"natural"``, ``"dual"`` or ``"network"``.
         linearize_at: ``"prior"`` (f = 0) or ``"network"`` (f at the network's output); by default
             ``"prior"`` for the natural mean and ``"network"`` for the others.
@@ -785,6 +787,10 @@ class SFRPosterior:
         return Predictor(fitted.solved, fitted.logit_scale, link or self._spec.link, by_weights)
 
     def _frozen(self) -> FrozenNetwork:
+        if self._fitted is not None:
+            network = self._fitted.state.basis.network
+            if network.module is self._network:  # of a posterior made of parts: frozen already
+                return network
         return FrozenNetwork(self._network, self._spec.parameters, self._spec.dtype)
 
     def _empty(self, batches: Batches | None, wanted: Any = None) -> State:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from sfr_cl.data.arguments import choice
 from sfr_cl.errors import ArgumentError
 from sfr_cl.inducing import Selector, class_balanced, greedy, noise, random, smooth_noise
+from sfr_cl.kernel.network import Parameters
 
 LOSSES: dict[Any, str] = {
     nn.CrossEntropyLoss: "classification",
@@ -72,6 +73,17 @@ def require_mean(criterion: Any) -> None:
             f"expected a criterion that is a mean over the mini-batch, got reduction="
             f"{reduction!r}: the weight tau of the penalty is relative to a mean"
         )
+
+
+def parameters_of(wanted: Parameters) -> Parameters:
+    """What a kernel differentiates: all, the last layer, or names, which the model must know."""
+    if isinstance(wanted, str):
+        return choice("parameters", wanted, ("all", "last_layer"))
+    if not isinstance(wanted, Sequence) or not all(isinstance(name, str) for name in wanted):
+        raise ArgumentError(
+            f"expected parameters to be 'all', 'last_layer' or a list of names, got {wanted!r}"
+        )
+    return list(wanted)
 
 
 def selector(wanted: str | SelectorMaker, count: int, *, without_data: bool = False) -> Selector:

@@ -16,13 +16,13 @@ from torch.distributions import Distribution
 from sfr_cl import SFRPosterior
 from sfr_cl.core.absorb import Absorption
 from sfr_cl.core.spec import Spec
-from sfr_cl.data.arguments import choice, positive, whole
+from sfr_cl.data.arguments import positive, whole
 from sfr_cl.data.batches import Batches
 from sfr_cl.errors import ArgumentError
 from sfr_cl.inducing import Selector, empty_state
-from sfr_cl.kernel.network import FrozenNetwork, as_matrix
+from sfr_cl.kernel.network import FrozenNetwork, Parameters, as_matrix, named
 
-from .arguments import SelectorMaker, likelihood_of, selector
+from .arguments import SelectorMaker, likelihood_of, parameters_of, selector
 from .experiences import (
     BATCH,
     ExperienceData,
@@ -40,7 +40,6 @@ Posteriors = dict[int | None, SFRPosterior]
 """By task label; under ``None`` for a model without."""
 
 PRIOR_PRECISION = 1e-3
-PARAMETERS = ("all", "last_layer")
 
 
 class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
@@ -61,7 +60,8 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         inducing: ``"smooth_noise"`` for images and signals, ``"noise"``, a tensor, or a selector on
             the first experience (``"random"``, ``"class_balanced"``, ``"greedy"``, or a function
             that makes one of a count).
-        parameters: whose kernel: ``"all"`` or ``"last_layer"``.
+        parameters: what the kernel differentiates: ``"all"`` (but those with
+            ``requires_grad=False``), ``"last_layer"`` or names.
         prior_precision: delta; by default 1e-3, since a random network's kernel has to reach the
             data, and that of greatest evidence for a regression.
         train_first: train the model on the first experience (of a stream in parts, on its first
@@ -93,7 +93,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         model: nn.Module,
         num_inducing: int = 1000,
         inducing: str | Tensor | SelectorMaker = "smooth_noise",
-        parameters: str = "all",
+        parameters: Parameters = "all",
         prior_precision: float | None = None,
         train_first: bool = False,
         optimizer: torch.optim.Optimizer | None = None,
@@ -128,7 +128,8 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         if not isinstance(inducing, Tensor):
             selector(inducing, 1)  # refuses a name that is none
         self._inducing = inducing
-        self._parameters = choice("parameters", parameters, PARAMETERS)
+        self._parameters = parameters_of(parameters)
+        named(model, parameters)  # refuses names of no parameters
         self._train_first, self._trained = train_first, False
         self._posteriors: Posteriors = {}
         # Noise is drawn when the first batch shows its shape, as if it were drawn here.
@@ -279,7 +280,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         view = TaskView(self.model, label, head.units)
         spec = Spec.checked(
             self._likelihood,
-            parameters=self._parameters,
+            parameters=TaskView.parameters_of(self._parameters),
             prior_precision=self._prior_precision,
             num_outputs=max(2, head.size, classes) if self._of_classes else len(head.active),
         )
@@ -290,6 +291,6 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         )
         with torch.random.fork_rng():
             torch.manual_seed(self._seed)
-            network = FrozenNetwork(view, self._parameters, spec.dtype)
+            network = FrozenNetwork(view, spec.parameters, spec.dtype)
             state = empty_state(spec, wanted, Batches(data, BATCH), network)
         return SFRPosterior.of(spec, view, state)

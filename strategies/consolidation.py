@@ -10,9 +10,8 @@ from torch import Tensor
 
 from sfr_cl.core.penalty import Penalty
 from sfr_cl.core.transfer import Sites, inducing, project_precision
-from sfr_cl.kernel.network import FrozenNetwork
 
-from .models import Head, TaskView
+from .models import TaskView
 from .tasks import Recipe, Task, without_warnings
 
 
@@ -34,7 +33,7 @@ def consolidate(recipe: Recipe, tasks: Sequence[Task], size: int, *, parts: bool
     if len(tasks) == 1 and len(tasks[0].z) <= size:
         return tasks[0]
     label = tasks[0].label
-    head = Head.of(recipe.model, label, tasks[0].z)
+    head = recipe.head(label, tasks[0].z)
     tasks = [_ordered(task.extended(recipe.model, head.active), head.active) for task in tasks]
     kept = _shares(tasks, size)
     predictive = None
@@ -107,7 +106,7 @@ def _penalty(recipe: Recipe, tasks: Sequence[Task], kept: Tensor, *, parts: bool
     blocks = [[_block(each, c, size) for each in penalties] for c in observed.tolist()]
     precision = torch.stack([torch.block_diag(*row) for row in blocks])
     view = TaskView(recipe.model, tasks[0].label, tasks[0].units[observed])
-    network = FrozenNetwork(view, "all", view.dtype)
+    network = recipe.frozen(view)
     with without_warnings():  # of inputs that came twice, which only the stream can help
         every = inducing(recipe.penalty_state(network, z))
         found = project_precision(precision, every, every.over(network.prepare(z[kept])))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sfr_cl.data.inputs import Inputs, prepare
-from sfr_cl.kernel.network import FrozenNetwork, as_matrix, eval_mode, run
+from sfr_cl.kernel.network import FrozenNetwork, Parameters, as_matrix, eval_mode, run
 
 PROBES = 4
 
@@ -29,6 +29,13 @@ class TaskView(nn.Module):
     def forward(self, x: Inputs) -> Tensor:
         outputs: Tensor = self.model(x) if self.label is None else self.model(x, self.label)
         return outputs if self.units is None else as_matrix(outputs)[:, self.units]
+
+    @staticmethod
+    def parameters_of(parameters: Parameters) -> Parameters:
+        """What a model calls its parameters, as a view of it does."""
+        if isinstance(parameters, str):
+            return parameters
+        return [f"model.{name}" for name in parameters]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -55,7 +62,7 @@ class Head:
     """The number of all units."""
 
     @staticmethod
-    def of(model: nn.Module, label: int | None, x: Tensor) -> Head:
+    def of(model: nn.Module, label: int | None, x: Tensor, parameters: Parameters = "all") -> Head:
         """The head of a task label.
 
         Avalanche's growing heads give units that are not in use a constant: no kernel can be built
@@ -65,8 +72,10 @@ class Head:
             model: the model.
             label: a task label, for a model that takes one.
             x: some inputs.
+            parameters: those the copy is differentiated by, as the model names them.
         """
-        network = FrozenNetwork(TaskView(model, label), "all", torch.float64)
+        own = TaskView.parameters_of(parameters)
+        network = FrozenNetwork(TaskView(model, label), own, torch.float64)
         rows = network.prepare(x[:PROBES])
         generator = torch.Generator().manual_seed(0)
 

@@ -11,8 +11,16 @@ from torch import Tensor, nn
 
 from sfr_cl.data.arguments import choice, positive, whole
 from sfr_cl.errors import ArgumentError, DataError
+from sfr_cl.kernel.network import Parameters, named
 
-from .arguments import LIKELIHOODS, SelectorMaker, likelihood_of, require_mean, selector
+from .arguments import (
+    LIKELIHOODS,
+    SelectorMaker,
+    likelihood_of,
+    parameters_of,
+    require_mean,
+    selector,
+)
 from .experiences import by_label
 from .predictive import Predictive, carried_over
 from .store import TaskStore
@@ -61,6 +69,8 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
             and while one is trained, which is in no posterior yet, the network predicts.
         likelihood: ``"classification"``, ``"regression"`` or ``"binary"``; by default what the
             strategy's criterion stands for.
+        parameters: what the kernels differentiate: ``"all"`` (but those with
+            ``requires_grad=False``), ``"last_layer"`` or names.
         verbose: show a bar while data is absorbed, if it takes long.
 
     Raises:
@@ -77,6 +87,9 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
     0.0
     """
 
+    _parameters: Parameters = "all"
+    """In checkpoints of before, that was it."""
+
     def __init__(
         self,
         num_inducing: int = 200,
@@ -88,6 +101,7 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         consolidated: bool = False,
         predict_with: str = "network",
         likelihood: str | None = None,
+        parameters: Parameters = "all",
         verbose: bool = True,
     ) -> None:
         super().__init__()
@@ -97,6 +111,7 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
             selector(inducing, 1)  # refuses a name that is none
         if likelihood is not None:
             choice("likelihood", likelihood, LIKELIHOODS)
+        self._parameters = parameters_of(parameters)
         self.tau = positive("tau", tau)
         self.verbose = verbose
         self._likelihood = likelihood
@@ -166,8 +181,9 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
     # Avalanche's hooks ---------------------------------------------------------------------------
 
     def before_training(self, strategy: Any, **kwargs: Any) -> None:
-        """Refuse a criterion that does not fit the likelihood."""
+        """Refuse a criterion that does not fit the likelihood, and names of no parameters."""
         require_mean(strategy._criterion)
+        named(strategy.model, self._parameters)
         self._likelihood = likelihood_of(strategy._criterion, self._likelihood)
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
@@ -230,4 +246,6 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
                 "tells, say SFRPlugin(..., likelihood='classification')"
             )
         keep = self.predict_with == "posterior"
-        return Recipe(model, self._likelihood, self.covariance, keep, self.verbose)
+        return Recipe(
+            model, self._likelihood, self.covariance, keep, self.verbose, self._parameters
+        )

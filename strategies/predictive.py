@@ -83,7 +83,7 @@ def carried_over(recipe: Recipe, tasks: Sequence[Task]) -> Predictive:
 
 def _posterior(recipe: Recipe, tasks: Sequence[Task]) -> SFRPosterior:
     label = tasks[0].label
-    head = Head.of(recipe.model, label, tasks[0].z)
+    head = recipe.head(label, tasks[0].z)
     with without_warnings():  # of inputs that came twice, which only the stream can help
         if sum(len(task.z) for task in tasks) > LARGEST:
             tasks = [_thinned(recipe, head, task, LARGEST // len(tasks)) for task in tasks]

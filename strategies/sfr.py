@@ -10,6 +10,8 @@ from avalanche.training.plugins.evaluation import default_evaluator
 from avalanche.training.templates import SupervisedTemplate
 from torch import nn
 
+from sfr_cl.kernel.network import Parameters, named
+
 from .arguments import SelectorMaker, likelihood_of
 from .plugin import SFRPlugin
 
@@ -22,7 +24,7 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
         optimizer: of the model's parameters.
         criterion: a mean loss over the mini-batch.
         num_inducing, tau, inducing, covariance, points_per_step, consolidated, predict_with,
-            likelihood, verbose: as of :class:`SFRPlugin`.
+            likelihood, parameters, verbose: as of :class:`SFRPlugin`.
         train_mb_size, train_epochs, eval_mb_size, device, plugins, evaluator, eval_every: as of
             every Avalanche strategy.
 
@@ -54,6 +56,7 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
         consolidated: bool = False,
         predict_with: str = "network",
         likelihood: str | None = None,
+        parameters: Parameters = "all",
         verbose: bool = True,
         train_mb_size: int = 32,
         train_epochs: int = 1,
@@ -74,8 +77,10 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
             consolidated=consolidated,
             predict_with=predict_with,
             likelihood=likelihood_of(criterion, likelihood),
+            parameters=parameters,
             verbose=verbose,
         )
+        named(model, parameters)  # refuses names of no parameters
         super().__init__(
             model=model,
             optimizer=optimizer,

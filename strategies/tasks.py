@@ -23,7 +23,7 @@ from sfr_cl.data.batches import Batches
 from sfr_cl.data.inputs import Inputs
 from sfr_cl.errors import DataError, MismatchError, SFRWarning
 from sfr_cl.inducing import Selector, choose, empty_state
-from sfr_cl.kernel.network import FrozenNetwork
+from sfr_cl.kernel.network import FrozenNetwork, Parameters
 
 from .experiences import BATCH, Pairs
 from .models import Head, TaskView, narrowed
@@ -43,11 +43,21 @@ class Recipe:
     """Whether to keep what predicting with the posterior needs."""
     verbose: bool
     """Whether to show how far a pass over data is."""
+    parameters: Parameters = "all"
+    """What the kernels differentiate."""
 
     @property
     def of_classes(self) -> bool:
         """Whether targets are classes."""
         return self.likelihood == "classification"
+
+    def head(self, label: int | None, x: Tensor) -> Head:
+        """The head of a task label."""
+        return Head.of(self.model, label, x, self.parameters)
+
+    def frozen(self, view: TaskView) -> FrozenNetwork:
+        """A copy of the model as a task sees it."""
+        return FrozenNetwork(view, TaskView.parameters_of(self.parameters), view.dtype)
 
     def penalty_state(self, network: FrozenNetwork, z: Inputs) -> State:
         """The state whose site parameters are the penalty's, without data.
@@ -139,7 +149,7 @@ class Task:
 
 def remember(recipe: Recipe, label: int | None, data: Pairs, select: Selector) -> Task:
     """A task, from the model that has just learned it and its data: one pass of conditioning."""
-    head = Head.of(recipe.model, label, next(iter(data))[0])
+    head = recipe.head(label, next(iter(data))[0])
     view = TaskView(recipe.model, label, head.units)
     z, _ = choose(Spec.checked(recipe.likelihood), select, Batches(data, BATCH), head.network)
     z = _distinct(z)
@@ -167,7 +177,7 @@ def absorb(recipe: Recipe, task: Task, data: Pairs) -> Task:
             precision = len(task.z) / task.points * precision
             penalty = _added(penalty, observed, precision, start=penalty.pin).like(view)
         if predictive is not None:
-            head = Head.of(recipe.model, task.label, next(iter(data))[0])
+            head = recipe.head(task.label, next(iter(data))[0])
             sites = recipe.predictive_sites(head, task.z, data, count)
             predictive = predictive.with_outputs(sites.num_outputs) + sites
     return replace(
@@ -238,7 +248,7 @@ def _precision(
     count: int,
 ) -> tuple[Tensor, Tensor]:
     """Which of a view's outputs the data has observed, and P of these, ``[H, M, M]``."""
-    network = FrozenNetwork(view, "all", view.dtype)
+    network = recipe.frozen(view)
     watched = shown(data, "conditioning", count, recipe.verbose)
     if not recipe.of_classes:
         state = recipe.penalty_state(network, z)

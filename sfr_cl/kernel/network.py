@@ -21,6 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from sfr_cl.data.inputs import Inputs, leaves, length, prepare, tree_map
 from sfr_cl.errors import ArgumentError, DataError, MismatchError
+from sfr_cl.kernel.last_layer import last_layer
 
 Parameters = str | Sequence[str]
 
@@ -47,8 +48,8 @@ class FrozenNetwork:
 
     Args:
         network: any module that maps a batch of inputs to ``[B, C]`` (or ``[B]`` for one output).
-        parameters: ``"all"``, ``"last_layer"`` (the module with parameters that runs last), or
-            names as in ``network.named_parameters()``.
+        parameters: ``"all"`` (but those with ``requires_grad=False``), ``"last_layer"`` (see
+            :mod:`sfr_cl.kernel.last_layer`), or names as in ``network.named_parameters()``.
         dtype: precision of the copy.
     """
 
@@ -77,27 +78,17 @@ class FrozenNetwork:
 
     def bind(self, x: Inputs) -> int:
         """Run once, learn which layer is last if that matters, and return C."""
-        ran: list[nn.Module] = []
-        hooks = [
-            module.register_forward_hook(lambda module, *_: ran.append(module))
-            for module in self.module.modules()
-            if any(True for _ in module.parameters(recurse=False))
-        ]
         x = tree_map(torch.clone, x)
         versions = [leaf._version for _, leaf in leaves(x)]
-        try:
-            outputs = self(x)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        outputs = self(x)
         if versions != [leaf._version for _, leaf in leaves(x)]:
             raise ArgumentError(
                 "expected a network that leaves its input as it is, got one that changes it in "
                 "place: copy the input first thing in forward"
             )
         if self._requested == "last_layer":
-            last = set(ran[-1].parameters(recurse=False))
-            self._names = [name for name, p in self.module.named_parameters() if p in last]
+            with plain_attention():
+                self._names = last_layer(self.module, lambda: run(self.module, x))
         return outputs.shape[1]
 
     @property
@@ -264,8 +255,11 @@ def named(network: nn.Module, parameters: Parameters) -> list[str] | None:
     known = [name for name, _ in network.named_parameters()]
     if not known:
         raise ArgumentError("expected a network with parameters, got one without any")
-    if parameters in ("all", "last_layer"):
-        return known if parameters == "all" else None
+    if parameters == "last_layer":
+        return None
+    if parameters == "all":
+        # A network that is frozen as a whole tells nothing of which part is meant.
+        return [name for name, p in network.named_parameters() if p.requires_grad] or known
     if isinstance(parameters, str) or not isinstance(parameters, Sequence):
         raise ArgumentError(
             f"expected parameters to be 'all', 'last_layer' or a list of names, got {parameters!r}"
