@@ -30,8 +30,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from numbers import Real
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -41,6 +40,9 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 from sfr_cl.data.arguments import positive
 from sfr_cl.deprecation import renamed
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError, MismatchError
+
+Noise = float | tuple[float, ...]
+"""A noise variance: one for all outputs, or one for each."""
 
 LINKS = ("probit", "mc", "map")
 MC_SAMPLES, MC_CHUNKS = 1000, 20
@@ -78,6 +80,10 @@ class Likelihood(ABC):
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """log p(y | f), ``[B]``."""
 
+    def log_prob_by_output(self, f: Tensor, y: Tensor) -> Tensor:
+        """log p(y | f) by output; equal shares where it is no sum over outputs."""
+        return (self.log_prob(f, y) / f.shape[1])[:, None].expand(-1, f.shape[1])
+
     @abstractmethod
     def gradient(self, f: Tensor, y: Tensor) -> Tensor:
         """a = d log p(y | f) / df."""
@@ -91,9 +97,14 @@ class Likelihood(ABC):
         """p(y | x) with f(x) ~ N(mean, variance)."""
 
     @property
-    def noise_scale(self) -> float | None:
+    def noise_scale(self) -> Noise | None:
         """The noise that sums are divided by when they are read, if they are made at unit noise."""
         return None
+
+    @property
+    def noise_by_output(self) -> bool:
+        """Whether a noise that is learned is one for each output, with a weak prior."""
+        return False
 
     @property
     def learns_noise(self) -> bool:
@@ -104,12 +115,12 @@ class Likelihood(ABC):
         """Whether :meth:`predictive` depends on the variance of f."""
         return link != "map" or not self.has_logits
 
-    def with_noise(self, variance: float) -> Likelihood:
+    def with_noise(self, variance: Noise) -> Likelihood:
         """The same with another noise; itself, if it has none."""
         del variance
         return self
 
-    def settings(self) -> dict[str, float | bool]:
+    def settings(self) -> dict[str, Any]:
         """Plain values a file stores beside the name, and merging compares."""
         return {}
 
@@ -123,9 +134,9 @@ class Likelihood(ABC):
         return torch.ones(len(y), num_outputs, dtype=torch.float64, device=y.device)
 
     def prior_statistics(self, y: Tensor, num_outputs: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradient, curvature and log p ``[B]`` at f = 0, before :meth:`prior_reading`."""
+        """Gradient, curvature and log p by output at f = 0, before :meth:`prior_reading`."""
         f = torch.zeros(len(y), num_outputs, dtype=torch.float64, device=y.device)
-        return self.gradient(f, y), self.curvature(f, y), self.log_prob(f, y)
+        return self.gradient(f, y), self.curvature(f, y), self.log_prob_by_output(f, y)
 
     def prior_reading(self, num_seen: int) -> PriorReading:
         """What is only known when the sums are read: the number of outputs seen so far."""
@@ -182,7 +193,7 @@ class CategoricalLikelihood(Likelihood):
 
     def prior_statistics(self, y: Tensor, num_outputs: int) -> tuple[Tensor, Tensor, Tensor]:
         onehot = torch.nn.functional.one_hot(y, num_outputs).double()
-        return onehot, torch.ones_like(onehot), onehot.new_zeros(len(y))
+        return onehot, torch.ones_like(onehot), torch.zeros_like(onehot)
 
     def prior_reading(self, num_seen: int) -> PriorReading:
         classes = max(num_seen, 2)
@@ -238,10 +249,11 @@ class GaussianLikelihood(Likelihood):
     """y ~ N(f, s2): a = (y - f) / s2, b = 1 / s2, for any number of outputs.
 
     Its sums are made at s2 = 1 and rescaled when read, so that the noise may change afterwards:
-    with ``learn`` it is the one that maximises the evidence of all data in the sums.
+    with ``learn`` each output has the one of greatest evidence of all data in the sums, under a
+    weak prior (see :mod:`sfr_cl.core.evidence`).
 
     Args:
-        noise_variance: s2; with ``learn`` where it starts.
+        noise_variance: s2, one for all outputs or one for each; with ``learn`` where it starts.
         learn: whether it is learned.
 
     Raises:
@@ -253,32 +265,46 @@ class GaussianLikelihood(Likelihood):
 
     name = "regression"
 
-    def __init__(self, noise_variance: float, *, learn: bool = False) -> None:
-        self.noise_variance = positive("noise_variance", noise_variance)
+    by_output = False
+    """As version 0.1.0 learned one noise for all outputs: its files, and its pickles."""
+
+    def __init__(self, noise_variance: float | Sequence[float], *, learn: bool = False) -> None:
+        self.noise_variance = _noise(noise_variance)
         self.learn = learn
+        self.by_output = True
 
     @property
-    def noise_scale(self) -> float:
+    def noise_scale(self) -> Noise:
         return self.noise_variance
 
     @property
     def learns_noise(self) -> bool:
         return self.learn
 
-    def with_noise(self, variance: float) -> GaussianLikelihood:
-        return self.with_settings({"noise_variance": variance, "learn": self.learn})
+    @property
+    def noise_by_output(self) -> bool:
+        return self.by_output
 
-    def settings(self) -> dict[str, float | bool]:
-        return {"noise_variance": self.noise_variance, "learn": self.learn}
+    def with_noise(self, variance: Noise) -> GaussianLikelihood:
+        return self.with_settings({**self.settings(), "noise_variance": variance})
+
+    def settings(self) -> dict[str, Any]:
+        noise = self.noise_variance
+        return {
+            "noise_variance": list(noise) if isinstance(noise, tuple) else noise,
+            "learn": self.learn,
+            "by_output": self.by_output,
+        }
 
     def with_settings(self, settings: Mapping[str, Any]) -> GaussianLikelihood:
-        noise, learn = settings.get("noise_variance"), settings.get("learn")
-        if not isinstance(noise, Real) or not isinstance(learn, bool):
+        learn, by_output = settings.get("learn"), settings.get("by_output", False)
+        if not (isinstance(learn, bool) and isinstance(by_output, bool)):
             raise MismatchError(
                 f"expected a stored noise_variance and whether it is learned, got {settings!r:.60}"
             )
         found = copy.copy(self)  # of its own class, if that is another one
-        found.noise_variance, found.learn = positive("noise_variance", float(noise)), learn
+        found.noise_variance = _noise(settings.get("noise_variance"))
+        found.learn, found.by_output = learn, by_output
         return found
 
     def targets(self, y: Tensor, num_outputs: int) -> Tensor:
@@ -291,12 +317,20 @@ class GaussianLikelihood(Likelihood):
                 f"expected targets of shape [B, {num_outputs}], one for each output of the "
                 f"network, got {list(y.shape)}"
             )
+        if isinstance(self.noise_variance, tuple) and len(self.noise_variance) != num_outputs:
+            raise DataError(
+                f"expected one noise_variance, or {num_outputs}, one for each output, got "
+                f"{len(self.noise_variance)}"
+            )
         if not torch.isfinite(y).all():
             raise DataError("expected finite targets, got NaN or infinity: drop such rows")
         return y.double()
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        return -(y - f).square().sum(1) / 2
+        return self.log_prob_by_output(f, y).sum(1)
+
+    def log_prob_by_output(self, f: Tensor, y: Tensor) -> Tensor:
+        return -(y - f).square() / 2
 
     def gradient(self, f: Tensor, y: Tensor) -> Tensor:
         return y - f
@@ -305,12 +339,14 @@ class GaussianLikelihood(Likelihood):
         return torch.ones_like(f)
 
     def predictive(self, mean: Tensor, variance: Tensor, link: str) -> Distribution:
-        return Normal(mean, (variance + self.noise_variance).sqrt())
+        noise = torch.as_tensor(self.noise_variance, dtype=mean.dtype, device=mean.device)
+        return Normal(mean, (variance + noise).sqrt())
 
 
-def make(likelihood: str | Likelihood, noise_variance: float | str) -> Likelihood:
+def make(likelihood: str | Likelihood, noise_variance: float | Sequence[float] | str) -> Likelihood:
     """A likelihood from its name, or the object itself."""
-    if likelihood != "regression" and noise_variance != "learn":
+    learned = isinstance(noise_variance, str) and noise_variance == "learn"
+    if likelihood != "regression" and not learned:
         raise ArgumentError(
             f"expected noise_variance with 'regression' only, got {noise_variance!r} with "
             f"{likelihood!r}"
@@ -318,7 +354,7 @@ def make(likelihood: str | Likelihood, noise_variance: float | str) -> Likelihoo
     if isinstance(likelihood, Likelihood):
         return likelihood
     if likelihood == "regression":
-        if noise_variance == "learn":
+        if learned:
             return GaussianLikelihood(1.0, learn=True)
         if isinstance(noise_variance, str):
             raise ArgumentError(
@@ -346,6 +382,15 @@ def by_name(name: str) -> Likelihood:
 
 
 named = renamed(by_name, "named")
+
+
+def _noise(variance: Any) -> Noise:
+    """One positive number, or one for each output."""
+    if isinstance(variance, Tensor):
+        variance = variance.tolist()
+    if isinstance(variance, list | tuple) and variance:
+        return tuple(positive("noise_variance", each) for each in variance)
+    return positive("noise_variance", variance)
 
 
 def _moderate(mean: Tensor, variance: Tensor) -> Tensor:

@@ -67,8 +67,8 @@ class SFRPosterior:
             default 1; for regression, that of greatest evidence whenever the posterior is read.
         inducing: M, a tensor (or tree) of inputs, or a selector of :mod:`sfr_cl.inducing`. By
             default 512 inputs chosen by ``greedy``, or all if there are fewer.
-        noise_variance: of ``"regression"``: a number, or ``"learn"``: that of greatest evidence,
-            whenever the posterior is read.
+        noise_variance: of ``"regression"``: a number, one for each output, or ``"learn"``: for each
+            output that of greatest evidence, under a weak prior, whenever the posterior is read.
         output_kernel: ``"shared"`` by all outputs, their mean, or ``"per_output"``.
         parameters: what the kernel differentiates: ``"all"``, but those with
             ``requires_grad=False`` (unless all have it); ``"last_layer"``, the one that makes the
@@ -105,7 +105,7 @@ class SFRPosterior:
         *,
         prior_precision: float | None = None,
         inducing: int | Inputs | Selector | None = None,
-        noise_variance: float | str = "learn",
+        noise_variance: float | Sequence[float] | str = "learn",
         output_kernel: str = "shared",
         parameters: str | Sequence[str] = "all",
         mean: str = "natural",
@@ -620,9 +620,13 @@ class SFRPosterior:
         return 1.0 if self._fitted is None else self._fitted.logit_scale
 
     @property
-    def noise_variance(self) -> float | None:
-        """Of regression, learned if it is learned; ``None`` for other likelihoods."""
-        return self.solved.likelihood.noise_scale
+    def noise_variance(self) -> float | Tensor | None:
+        """Of regression, learned if it is learned; ``None`` for other likelihoods.
+
+        Learned for several outputs, it is one for each, ``[C]``.
+        """
+        noise = self.solved.likelihood.noise_scale
+        return torch.tensor(noise, dtype=torch.float64) if isinstance(noise, tuple) else noise
 
     @property
     def likelihood(self) -> Likelihood:

@@ -24,7 +24,7 @@ from sfr_cl.core.linalg import Precision, Spectrum
 from sfr_cl.core.state import State
 from sfr_cl.core.sums import SEEN, Terms
 from sfr_cl.errors import ArgumentError
-from sfr_cl.likelihoods import Likelihood
+from sfr_cl.likelihoods import Likelihood, Noise
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Sweep:
             learn(natural, likelihood, delta, spectrum=spectrum)[1] for delta in deltas
         ]
         """With the noise of greatest evidence at each delta, if it is learned."""
-        self._noises = [each.noise_scale or 1.0 for each in self.likelihoods]
+        self._noises = [_as_column(each.noise_scale, natural.eta) for each in self.likelihoods]
         self._vectors = spectrum.rotate_vectors(natural.mean_vectors(state.spec.mean))
         pairs = zip(deltas, self._noises, strict=True)
         inverses = [1 / (delta + spectrum.values / noise) for delta, noise in pairs]
@@ -182,6 +182,12 @@ class Sweep:
             inverse = 1 / delta if self.state.spec.mean == "dual" else self._inverses[:, :, index]
             mean = _mean(self.state, rotated, self._vectors / noise * inverse)
             yield mean, _variance(self.state, rotated, within[:, :, index], delta)
+
+
+def _as_column(noise: Noise | None, like: Tensor) -> Tensor:
+    """A noise by output, ``[C, 1]``, or one for all, ``[1, 1]``."""
+    value = 1.0 if noise is None else noise
+    return torch.as_tensor(value, dtype=like.dtype, device=like.device).reshape(-1, 1)
 
 
 def _mean(state: State, features: Features, coefficients: Tensor) -> Tensor:

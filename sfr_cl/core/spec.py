@@ -46,7 +46,7 @@ class Spec:
     def checked(
         likelihood: str | Likelihood,
         *,
-        noise_variance: float | str = "learn",
+        noise_variance: float | Sequence[float] | str = "learn",
         output_kernel: str = "shared",
         parameters: str | Sequence[str] = "all",
         mean: str = "natural",

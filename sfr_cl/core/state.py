@@ -139,7 +139,7 @@ class State:
                 f"({seen} by output), got more: check what was absorbed, and the weight if it was "
                 f"discounted"
             )
-        squares, before = -float(left.constant), -float(self.sums.constant)
+        squares, before = -float(left.constant.sum()), -float(self.sums.constant.sum())
         if self.spec.likelihood.noise_scale is not None and squares < -tolerance * before:
             raise DataError(
                 "expected targets that were absorbed, got some whose squares add up to more than "

@@ -11,7 +11,7 @@ subtracting, merging adding, discounting scaling. Neither delta nor a Gaussian n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -36,7 +36,7 @@ class Terms:
     point: Tensor
     """f~, ``[B, C]``."""
     constant: Tensor
-    """log p - a f~ - b f~^2 / 2, ``[B]``: the datum's part of the evidence."""
+    """log p - a f~ - b f~^2 / 2, ``[B, C]``: the datum's part of the evidence, by output."""
     seen: Tensor
     """Which outputs each target observes, ``[B, C]``."""
 
@@ -54,7 +54,7 @@ class Terms:
     def of(gradient: Tensor, curvature: Tensor) -> Terms:
         """Given terms at f~ = 0, ``[B, C]`` each, of targets that observe every output."""
         zeros = torch.zeros_like(gradient)
-        return Terms(gradient, curvature, zeros, zeros.sum(1), torch.ones_like(gradient))
+        return Terms(gradient, curvature, zeros, zeros, torch.ones_like(gradient))
 
     @staticmethod
     def at_prior(likelihood: Likelihood, y: Tensor, num_outputs: int, *, shared: bool) -> Terms:
@@ -73,7 +73,7 @@ class Terms:
         a, b = likelihood.gradient(f, y), likelihood.curvature(f, y)
         if shared:
             b = b.mean(1, keepdim=True).expand_as(b)
-        constant = likelihood.log_prob(f, y) - (a * point + b * point.square() / 2).sum(1)
+        constant = likelihood.log_prob_by_output(f, y) - a * point - b * point.square() / 2
         return Terms(a, b, point, constant, likelihood.seen(y, f.shape[1]))
 
 
@@ -90,7 +90,7 @@ class DualSums:
     weight: Tensor
     """W = sum b phi phi', ``[K, M, M]``."""
     constant: Tensor
-    """sum of the data's parts of the evidence."""
+    """sum of the data's parts of the evidence, ``[C]``."""
     seen: Tensor
     """Targets that observe each output, ``[C]``."""
     count: Tensor
@@ -111,7 +111,7 @@ class DualSums:
             point=vectors,
             mass=zeros(num_kernels, size),
             weight=zeros(num_kernels, size, size),
-            constant=zeros(),
+            constant=zeros(num_outputs),
             seen=zeros(num_outputs),
             count=zeros(),
         )
@@ -123,7 +123,7 @@ class DualSums:
         constant, seen = terms.constant.double(), terms.seen
         if sample_weights is not None:
             a, b = sample_weights[:, None] * a, sample_weights[:, None] * b
-            constant, seen = sample_weights * constant, sample_weights[:, None] * seen
+            constant, seen = sample_weights[:, None] * constant, sample_weights[:, None] * seen
         bf = b * point
         weights = b.mT[: len(features), :, None]
         weighted = features if bool((weights == 1).all()) else features * weights
@@ -138,7 +138,7 @@ class DualSums:
             point=shift,
             mass=features.sum(1) if sample_weights is None else sample_weights @ features,
             weight=weighted.mT @ features,
-            constant=constant.sum(),
+            constant=constant.sum(0),
             seen=seen.sum(0),
             count=count if sample_weights is None else sample_weights.sum(),
         )
@@ -167,6 +167,14 @@ class DualSums:
     def named(self) -> dict[str, Tensor]:
         """The sums by name, in the order of the fields."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @staticmethod
+    def from_named(values: Mapping[str, Tensor]) -> DualSums:
+        """The inverse of :meth:`named`; version 0.1.0 had one constant for all outputs."""
+        constant, seen = values["constant"], values["seen"]
+        if constant.ndim < seen.ndim:
+            constant = (constant / len(seen)).expand_as(seen).clone()
+        return DualSums(**{**values, "constant": constant})
 
     def tensors(self) -> list[Tensor]:
         """The sums in the order of the fields."""
@@ -220,7 +228,7 @@ class DualSums:
             point=joined("point"),
             mass=joined("mass"),
             weight=torch.stack([blocks(kernel) for kernel in range(len(parts[0].weight))]),
-            constant=torch.stack([part.constant for part in parts]).sum(),
+            constant=torch.stack([part.constant for part in parts]).sum(0),
             seen=torch.stack([part.seen for part in parts]).sum(0),
             count=torch.stack([part.count for part in parts]).sum(),
         )
@@ -267,7 +275,7 @@ class DualSums:
             point=torch.nn.functional.pad(self.point, (0, 0, 0, extra)),
             mass=mass,
             weight=weight,
-            constant=self.constant,
+            constant=torch.nn.functional.pad(self.constant, (0, extra)),
             seen=torch.nn.functional.pad(self.seen, (0, extra)),
             count=self.count,
         )

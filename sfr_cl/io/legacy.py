@@ -17,12 +17,11 @@ from sfr_cl.core.basis import InducingInputs
 from sfr_cl.core.penalty import Penalty
 from sfr_cl.core.spec import Spec
 from sfr_cl.core.state import State
+from sfr_cl.core.sums import DualSums, Terms
 from sfr_cl.kernel import TangentKernel
 from sfr_cl.posterior import SFRPosterior
 
 MOVED = {
-    ("sfr_cl.duals", "DualSums"): "sfr_cl.core.sums.DualSums",
-    ("sfr_cl.duals", "Sites"): "sfr_cl.core.sums.Terms",
     ("sfr_cl.value_sites", "ValueSites"): "sfr_cl.core.transfer.Sites",
     ("sfr_cl.network", "FrozenNetwork"): "sfr_cl.kernel.network.FrozenNetwork",
     ("sfr_cl.strategies.views", "TaskView"): "sfr_cl.strategies.models.TaskView",
@@ -45,7 +44,30 @@ class _OldPosterior(SFRPosterior):
         vars(self).update(_posterior_fields(fields) if "_options" in fields else fields)
 
 
+class _OldSums(DualSums):
+    """With one constant for all outputs."""
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        object.__setattr__(self, "__class__", DualSums)
+        vars(self).update(vars(DualSums.from_named(fields)))
+
+
+class _OldTerms(Terms):
+    """With one constant for all outputs."""
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        object.__setattr__(self, "__class__", Terms)
+        constant, seen = fields["constant"], fields["seen"]
+        if constant.ndim < seen.ndim:
+            constant = (constant[:, None] / seen.shape[1]).expand_as(seen)
+        vars(self).update(fields, constant=constant)
+
+
 CONVERTED: dict[tuple[str, str], type] = {
+    ("sfr_cl.duals", "DualSums"): _OldSums,
+    ("sfr_cl.core.sums", "DualSums"): _OldSums,
+    ("sfr_cl.duals", "Sites"): _OldTerms,
+    ("sfr_cl.core.sums", "Terms"): _OldTerms,
     ("sfr_cl.penalty", "Penalty"): _OldPenalty,
     ("sfr_cl.posterior", "SFRPosterior"): _OldPosterior,
     ("sfr_cl.options", "Options"): SimpleNamespace,  # these two are parts of a posterior

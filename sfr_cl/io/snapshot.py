@@ -66,6 +66,8 @@ def restore(
     empty = DualSums.zeros(num_outputs, kernels, size, torch.device("meta")).named()
     shapes = {f"sums.{name}": list(value.shape) for name, value in empty.items()}
     shapes |= {"factor": [kernels, size, size], "reference": [num_outputs, size]}
+    if getattr(tensors.get("sums.constant"), "ndim", None) == 0:
+        shapes["sums.constant"] = []  # of version 0.1.0
     found = {
         name: _tensor(tensors, name, shape, torch.float64).to(device, copy=True)
         for name, shape in shapes.items()
@@ -87,7 +89,7 @@ def restore(
     batch_size = whole("batch_size", part(values, "batch_size", int))
     kernel = TangentKernel(frozen, kernel_outputs, spec.shared, z)
     basis = InducingInputs.whitened(kernel, z, found["factor"], batch_size)
-    sums = DualSums(*(found[f"sums.{name}"] for name in empty))
+    sums = DualSums.from_named({name: found[f"sums.{name}"] for name in empty})
     return State(spec, basis, sums, found["reference"])
 
 

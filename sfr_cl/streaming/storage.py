@@ -182,7 +182,7 @@ def _restored(
     if part(values, "keeps", bool):
         window = Window(() if kept is None else (Samples(*kept),))
     if (stored := _optional(values, "fresh", dict)) is not None:
-        sums = DualSums(*(tensors[f"fresh.{name}"] for name in state.sums.named()))
+        sums = DualSums.from_named({name: tensors[f"fresh.{name}"] for name in state.sums.named()})
         if [value.shape for value in sums.tensors()] != [v.shape for v in state.sums.tensors()]:
             raise MismatchError("expected sums of one shape, got others in the window's")
         rebuilt = Totals(sums, _residual(stored), part(stored, "count", int))

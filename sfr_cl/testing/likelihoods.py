@@ -81,6 +81,9 @@ def _check_derivatives(likelihood: Likelihood, f: Tensor, y: Tensor, exact: bool
     log_prob = likelihood.log_prob(at, y)
     expect(log_prob.shape == (len(y),), f"log p of shape [{len(y)}]", list(log_prob.shape))
     expect(bool(log_prob.isfinite().all()), "finite log p", log_prob)
+    by_output = likelihood.log_prob_by_output(f, y)
+    expect(by_output.shape == f.shape, f"log p by output {list(f.shape)}", list(by_output.shape))
+    expect_close(by_output.sum(1), log_prob.detach(), "log p by output, summed")
     (slope,) = torch.autograd.grad(log_prob.sum(), at, create_graph=True)
     expect_close(likelihood.gradient(f, y), slope.detach(), "the gradient of log p")
     curvature = likelihood.curvature(f, y)
@@ -106,7 +109,7 @@ def _check_prior(likelihood: Likelihood, y: Tensor, num_outputs: int) -> None:
     expect(bool(((seen == 0) | (seen == 1)).all()), "seen of zeros and ones", seen)
     gradient, curvature, log_prob = likelihood.prior_statistics(y, num_outputs)
     shapes = [tuple(part.shape) for part in (gradient, curvature, log_prob)]
-    expect(shapes == [shape, shape, (len(y),)], f"statistics of shape {list(shape)}", shapes)
+    expect(shapes == [shape] * 3, f"statistics of shape {list(shape)}", shapes)
     scale = likelihood.prior_reading(num_outputs).scale
     expect(scale > 0, "a positive scale of the weights at the prior", scale)
 

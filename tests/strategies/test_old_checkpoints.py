@@ -41,7 +41,9 @@ def test_loads_and_goes_on(name: str, make: Any) -> None:
     expected = load_file(FOLDER / f"{name}.expected.safetensors")
     assert found.keys() == expected.keys()
     for key, value in expected.items():
-        tolerance = 1e-10 if value.dtype == torch.float64 else 1e-5
+        # Training is in float32, whose last digit depends on the processor.
+        trained = name in ("sfr", "consolidated") and key.startswith("later")
+        tolerance = 1e-5 if trained or value.dtype == torch.float32 else 1e-10
         torch.testing.assert_close(found[key], value, rtol=tolerance, atol=tolerance, msg=key)
 
 

@@ -57,3 +57,13 @@ def sfr_moments(
     mean = k_xz @ posterior @ eta
     gap = torch.linalg.inv(kernel_zz) - posterior
     return mean, k_xx - torch.einsum("bm,mn,bn->b", k_xz, gap, k_xz)
+
+
+def noise_log_prior(noise: Tensor, typical: Tensor) -> Tensor:
+    """log N(log noise; log(0.3 typical), 2^2), up to a constant, summed over outputs.
+
+    Args:
+        noise: by output, ``[C]``.
+        typical: mean square of the targets, less the prior mean, ``[C]``.
+    """
+    return -(noise.log() - (0.3 * typical).log()).square().sum() / 8
