@@ -66,10 +66,9 @@ def _nearest(network: nn.Module, run: Run) -> tuple[list[nn.Module], list[Tensor
     made: dict[Any, nn.Module] = {}
 
     def record(module: nn.Module, _: Any, output: Any) -> None:
-        values = output if isinstance(output, list | tuple) else [output]
-        made.update(
-            {v.grad_fn: module for v in values if isinstance(v, Tensor) and v.grad_fn is not None}
-        )
+        for value in output if isinstance(output, list | tuple) else [output]:
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                made.setdefault(value.grad_fn, module)  # a later one let it through
 
     handles = [layer.register_forward_hook(record) for layer in _layers(network)]
     try:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+from torchvision import models as tv
 
 from sfr_cl import SFRPosterior, StreamingPosterior
+from sfr_cl.benchmarks.harness.kernel_cases import vectors
+from sfr_cl.data.inputs import take
 from sfr_cl.errors import ArgumentError
 from sfr_cl.kernel.network import FrozenNetwork
-from support.oracles import ntk
+from support.oracles import jacobian_by_rows, ntk
 from support.posteriors import CLASSES, data, fitted, inputs, mlp
+from support.zoo import IMAGES, OUTPUTS, ZOO, Case, Net, Swish, mlp_wide
 
 
 class LoRA(nn.Module):
@@ -124,8 +132,170 @@ def test_a_last_layer_that_is_not_clear_is_refused(way: str) -> None:
         last_layer(Heads(way))
 
 
-def test_parametrized_weights_belong_to_their_layer() -> None:
-    head = nn.utils.parametrizations.weight_norm(nn.Linear(5, 3))
-    network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), head).double()
-    names = last_layer(network)
-    assert sorted(names) == sorted(f"2.{name}" for name, _ in head.named_parameters())
+def headed(head: Callable[[], nn.Module], after: Callable[[Tensor], Tensor] | None = None) -> Case:
+    """A network that ends in a head, and what becomes of the head's output."""
+
+    def build() -> nn.Module:
+        return Net(
+            lambda net, x: (after or nn.Identity())(net.head(net.body(x).tanh())),
+            body=nn.Linear(4, 5),
+            head=head(),
+        )
+
+    return Case(build, vectors(4))
+
+
+class Off(nn.Module):
+    """An adapter that is switched off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(OUTPUTS, OUTPUTS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Pointed(nn.Module):
+    """A head with a name for its layer, as libraries give it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.fc = nn.LayerNorm(5), nn.Linear(5, OUTPUTS)
+        self.register_buffer("scale", torch.tensor(3.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.norm(x)) * self.scale
+
+
+def plain(name: str) -> list[str]:
+    return [f"{name}.weight", f"{name}.bias"]
+
+
+def linear() -> nn.Linear:
+    return nn.Linear(5, OUTPUTS)
+
+
+LAST: dict[str, tuple[Case, list[str]]] = {
+    "ResNet-18": (Case(lambda: tv.resnet18(num_classes=OUTPUTS), IMAGES), plain("fc")),
+    "MobileNetV2": (ZOO["torchvision MobileNetV2"], plain("classifier.1")),
+    "MobileNetV3": (ZOO["torchvision MobileNetV3"], plain("classifier.3")),
+    "ShuffleNetV2": (ZOO["torchvision ShuffleNetV2"], plain("fc")),
+    "SqueezeNet": (ZOO["torchvision SqueezeNet"], plain("classifier.1")),
+    "EfficientNet": (ZOO["torchvision EfficientNet"], plain("classifier.1")),
+    "DenseNet": (ZOO["torchvision DenseNet"], plain("classifier")),
+    "VGG": (ZOO["torchvision VGG"], plain("classifier.3")),
+    "ViT": (ZOO["torchvision ViT"], plain("heads.head")),
+    "Swin": (ZOO["torchvision Swin"], plain("head")),
+    "ConvNeXt": (ZOO["torchvision ConvNeXt"], plain("classifier.2")),
+    "MaxVit": (ZOO["torchvision MaxVit"], ["classifier.5.weight"]),
+    "GoogLeNet with auxiliary heads": (ZOO["torchvision GoogLeNet"], plain("fc")),
+    "BERT": (ZOO["BERT"], plain("classifier")),
+    "TransformerEncoder": (ZOO["TransformerEncoder"], plain("head")),
+    "GPT, tied": (ZOO["GPT, fused attention"], ["words.weight"]),
+    "U-Net": (ZOO["U-Net"], plain("head")),
+    "LSTM": (ZOO["LSTM"], plain("head")),
+    "siamese": (ZOO["siamese"], plain("head")),
+    "temperature": (ZOO["temperature"], plain("body.2")),
+    "heads side by side": (
+        ZOO["heads side by side"],
+        [*plain("heads.0"), *plain("heads.1.2")],
+    ),
+    "DataParallel": (ZOO["DataParallel"], plain("module.2")),
+    "nested": (
+        headed(lambda: nn.Sequential(nn.ReLU(), nn.Sequential(nn.Dropout(), linear()))),
+        plain("head.1.1"),
+    ),
+    "named": (headed(Pointed), plain("head.fc")),
+    "soft cap": (headed(linear, lambda f: 30 * (f / 30).tanh()), plain("head")),
+    "log-softmax": (headed(lambda: nn.Sequential(linear(), nn.LogSoftmax(1))), plain("head.0")),
+    "in place": (headed(linear, lambda f: f.mul_(2).clamp_(-9, 9)), plain("head")),
+    "pooled": (
+        Case(
+            lambda: Net(
+                lambda net, x: net.head(x[:, None] * x[..., None]).mean(1), head=head_of(4)
+            ),
+            vectors(4),
+        ),
+        plain("head"),
+    ),
+    "adapter off": (headed(lambda: nn.Sequential(linear(), Off())), plain("head.0")),
+    "normalized by running statistics": (
+        headed(lambda: nn.Sequential(linear(), nn.BatchNorm1d(OUTPUTS, affine=False))),
+        plain("head.0"),
+    ),
+    "spectral_norm": (
+        headed(lambda: parametrizations.spectral_norm(linear())),
+        ["head.bias", "head.parametrizations.weight.original"],
+    ),
+}
+
+
+def head_of(width: int) -> nn.Linear:
+    return nn.Linear(width, OUTPUTS)
+
+
+@pytest.mark.parametrize("name", LAST)
+def test_the_last_layer_of_networks_people_use(name: str) -> None:
+    case, names = LAST[name]
+    x = case.inputs(7)
+    posterior = SFRPosterior(
+        case.network(),
+        "regression",
+        inducing=take(x, slice(0, 3)),
+        parameters="last_layer",
+        output_kernel="per_output",
+    ).init()
+    basis = posterior.state.basis
+    assert basis.network.names == names
+    j = jacobian_by_rows(case.network(), x, names)
+    expected = torch.einsum("acp,bcp->cab", j, j)
+    close = {"rtol": 1e-9, "atol": 1e-9 * float(expected.abs().max())}
+    torch.testing.assert_close(basis.gram(basis.prepare(x)), expected, **close)
+    values = basis.at_z(basis.prepare(take(x, slice(3, 7))))
+    torch.testing.assert_close(values.cross, expected[:, 3:, :3], **close)
+
+
+def ensemble() -> nn.Module:
+    members = nn.ModuleList(mlp_wide(4, OUTPUTS) for _ in range(2))
+    return Net(lambda net, x: sum(m(x) for m in net.members) / 2, members=members)
+
+
+def scaled_by_class() -> nn.Module:
+    return Net(lambda net, x: net.head(x) * net.scale, head=head_of(4), scale=torch.ones(OUTPUTS))
+
+
+def capped() -> nn.Module:
+    """A temperature, and then what no temperature commutes with."""
+    return Net(lambda net, x: (net.head(x) * net.t).tanh(), head=head_of(4), t=torch.ones(1))
+
+
+def by_hand() -> nn.Module:
+    return Net(lambda net, x: Swish.apply(net.head(x)), head=head_of(4))
+
+
+UNCLEAR: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "ensemble": (ensemble, "outputs that mix those of several layers"),
+    "experts": (ZOO["experts, all run"].build, "outputs that mix those of several layers"),
+    "LoRA": (ZOO["LoRA"].build, "outputs that also depend on 3.a, 3.b by other ways"),
+    "CLIP head": (
+        ZOO["CLIP head"].build,
+        "outputs that also depend on scale, classes by other ways",
+    ),
+    "ParameterList": (ZOO["ParameterList"].build, "outputs that no module with parameters makes"),
+    "free parameters": (ZOO["free parameters"].build, "a Net without modules in it"),
+    "scale by class": (scaled_by_class, "outputs that also depend on scale by other ways"),
+    "temperature in a tanh": (capped, "outputs that are more than a layer's, times a number"),
+    "autograd.Function": (by_hand, "an autograd.Function after the last layer"),
+    "BatchNorm": (ZOO["BatchNorm1d"].build, "a BatchNorm1d at the end, which has no weight matrix"),
+}
+
+
+@pytest.mark.parametrize("name", UNCLEAR)
+def test_what_makes_a_last_layer_unclear_is_said(name: str) -> None:
+    build, sentence = UNCLEAR[name]
+    torch.manual_seed(0)
+    x = torch.randn(12, 4)
+    posterior = SFRPosterior(build(), "classification", inducing=4, parameters="last_layer")
+    with pytest.raises(ArgumentError, match=f"got {re.escape(sentence)}.*: give the names of the"):
+        posterior.fit((x, torch.arange(12) % OUTPUTS))

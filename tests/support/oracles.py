@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from sfr_cl.data.inputs import Inputs, tree_map
+from sfr_cl.data.inputs import Inputs, length, take, tree_map
 from sfr_cl.kernel.network import plain_attention
 
 
@@ -24,6 +24,26 @@ def jacobian(network: nn.Module, x: Inputs, names: list[str] | None = None) -> T
     with plain_attention():
         parts = vmap(jacrev(outputs), in_dims=(None, 0))(parameters, x)
     return torch.cat([part.flatten(2) for part in parts.values()], dim=2)
+
+
+def jacobian_by_rows(network: nn.Module, x: Inputs, names: str | list[str]) -> Tensor:
+    """J(x), [B, C, P], by one call of autograd for each output of each row, in eval mode.
+
+    Complex parameters count as their real and imaginary parts.
+    """
+    network.eval()
+    trained = {n: p for n, p in network.named_parameters() if p.requires_grad or names != "all"}
+    chosen = [p for n, p in trained.items() if names == "all" or n in names]
+    rows = []
+    for row in range(length(x)):
+        outputs = network(take(x, slice(row, row + 1)))[0]
+        for output in outputs:
+            parts = torch.autograd.grad(
+                output, chosen, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            flat = [torch.view_as_real(g) if g.is_complex() else g for g in parts]
+            rows.append(torch.cat([g.reshape(-1) for g in flat]))
+    return torch.stack(rows).unflatten(0, (length(x), -1))
 
 
 def ntk(network: nn.Module, x: Inputs, y: Inputs, *, shared: bool, names=None) -> Tensor:
