@@ -36,10 +36,17 @@ class Penalty:
         """The penalty of a solved posterior."""
         basis = inducing(solved.state)
         observed = (solved.state.sums.seen > SEEN).nonzero()[:, 0]
+        targets = basis.network(basis.z)
+        if bool((observed >= targets.shape[1]).any()):
+            raise MismatchError(
+                f"expected a posterior whose network has an output for each class it has seen, got "
+                f"class {int(observed.max())} and {targets.shape[1]} outputs: the penalty is about "
+                f"the network's outputs; fit a network that has all of them"
+            )
         precision = sites(basis.factor, solved.weight)
         if len(precision) > 1:
             precision = precision[observed]
-        return Penalty(basis.z, basis.network(basis.z), observed, precision)
+        return Penalty(basis.z, targets, observed, precision)
 
     @property
     def unobserved(self) -> Tensor:
@@ -57,7 +64,8 @@ class Penalty:
         parameter = next(network.parameters())
         device, dtype = parameter.device, parameter.dtype
         floats = [leaf for _, leaf in leaves(self.z) if leaf.is_floating_point()]
-        if all(x.device == device and x.dtype == dtype for x in [self.targets, *floats]):
+        values = [self.targets, self.precision, *floats]
+        if all(x.device == device and x.dtype == dtype for x in values):
             return self
         return replace(
             self,
