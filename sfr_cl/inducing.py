@@ -172,7 +172,13 @@ class greedy(_Rows):
         if whole("number of candidates", candidates) < count:
             raise ArgumentError(f"expected at least {count} candidates, got {candidates}")
         drawn = _drawn(batches, candidates, count)
-        return drawn.take(pivots(kernel.gram(drawn.rows).mean(0), count))
+        chosen = pivots(kernel.gram(drawn.rows).mean(0), count)
+        if not len(chosen):
+            raise DataError(
+                f"expected a network whose outputs depend on its weights, got a kernel of zero at "
+                f"all of {len(drawn.indices)} inputs: look for dead units, or name other parameters"
+            )
+        return drawn.take(chosen)
 
 
 @dataclass(frozen=True)
@@ -329,23 +335,23 @@ def pivots(gram: Tensor, count: int, smallest: float | None = None) -> Tensor:
     """Indices of the first pivots of the pivoted Cholesky factorisation of ``[N, N]``.
 
     At most ``count``; fewer where every further conditional variance is at most ``smallest``, by
-    default rounding.
+    default the rounding of its own prior variance.
     """
     variance = gram.diagonal().clone()
-    if smallest is None:
-        smallest = 10 * JITTER[gram.dtype] * float(variance.mean())
+    limit = 10 * JITTER[gram.dtype] * variance if smallest is None else smallest
     columns = gram.new_zeros(count, len(gram))
     chosen: list[int] = []
     for step in range(count):
-        pivot = int(variance.argmax())
-        if variance[pivot] <= smallest:
+        known = variance <= limit
+        pivot = int(torch.where(known, -1.0, variance).argmax())
+        if known[pivot]:
             break
         chosen.append(pivot)
         residual = gram[pivot] - columns[:step, pivot] @ columns[:step]
         columns[step] = residual / variance[pivot].sqrt()
         variance = (variance - columns[step].square()).clamp_min(0)
         variance[chosen] = -1.0
-    return torch.tensor(chosen, device=gram.device)
+    return torch.tensor(chosen, dtype=torch.long, device=gram.device)
 
 
 class _Reservoir:

@@ -19,7 +19,7 @@ from torch import Tensor
 from sfr_cl.errors import FactorizationError, SFRWarning
 
 JITTER = {torch.float64: 1e-12, torch.float32: 1e-6}
-"""What rounding of a kernel in some precision calls for, relative to the mean diagonal."""
+"""What rounding of a kernel in some precision calls for, relative to the diagonal."""
 
 LARGEST_JITTER = 1e-2
 TRIES = 5
@@ -40,19 +40,21 @@ def cholesky(
         what: their name, for messages.
         jitter: what the first try adds; each further try adds a hundred times more and says so.
         first: what the first try adds instead.
-        scale: what the jitter is relative to, ``[K]``; by default the mean diagonal.
+        scale: what the jitter is relative to, ``[K, M]``; by default the diagonal, so that rows of
+            very different size lose no more digits than others.
     """
     if scale is None:
-        scale = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+        scale = matrix.diagonal(dim1=-2, dim2=-1)
     if not torch.isfinite(scale).all():
         raise FactorizationError(f"expected {what} to be finite, got NaN or infinity")
+    smallest = torch.finfo(scale.dtype).eps * scale.mean(-1, keepdim=True)
+    jitters = torch.maximum(scale, smallest).diag_embed()
     ladder = [jitter * 100**step for step in range(TRIES)]
     ladder = [added for added in ladder if added <= LARGEST_JITTER]
     if first is not None:
         ladder[0] = first
     for attempt, added in enumerate(ladder):
-        factor, failed = torch.linalg.cholesky_ex(matrix + added * scale[:, None, None] * eye)
+        factor, failed = torch.linalg.cholesky_ex(matrix + added * jitters)
         if not failed.any():
             if attempt:
                 warnings.warn(
@@ -72,7 +74,7 @@ def extend_cholesky(factor: Tensor, gram: Tensor, what: str, jitter: float) -> T
     """Factor of a larger ``gram`` whose leading block is, exactly, ``factor``."""
     size = factor.shape[-1]
     lower = whiten(factor, gram[:, size:, :size])
-    scale = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
+    scale = gram.diagonal(dim1=-2, dim2=-1)[:, size:]
     corner = cholesky(gram[:, size:, size:] - lower @ lower.mT, what, jitter, scale=scale)
     top = torch.nn.functional.pad(factor, (0, corner.shape[-1]))
     return torch.cat([top, torch.cat([lower, corner], dim=2)], dim=1).contiguous()

@@ -100,7 +100,7 @@ class Predictor:
         covariance = solved.covariance(features.phi, gram)
         require_finite(mean, covariance)
         # A smooth function's covariance is singular up to rounding of the prior's.
-        prior = gram.diagonal(dim1=-2, dim2=-1).mean(-1) / solved.prior_precision
+        prior = gram.diagonal(dim1=-2, dim2=-1) / solved.prior_precision
         jitter = 100 * JITTER[state.spec.dtype]
         factor = cholesky(covariance, "the predictive covariance", jitter, scale=prior)
         return MultivariateNormal(mean.mT, scale_tril=factor.expand(mean.shape[1], -1, -1))

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from sfr_cl import SFRPosterior, class_balanced, greedy, noise, random, smooth_noise
+from sfr_cl.errors import DataError
 from sfr_cl.inducing import pivots
+from support.oracles import jacobian
 from support.real_data import Task, load, split
 
 SEEDS = (10, 11, 12)  # the default selector was chosen on other splits, seeds 0 to 2
@@ -131,3 +133,54 @@ def test_ones_own_selector() -> None:
 
     posterior = SFRPosterior(network, "regression", inducing=first_five).fit((x, x[:, 0]))
     assert torch.equal(posterior.inducing_inputs, x[:5].double())
+
+
+def relu(outputs: int = 1) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(2, 64), torch.nn.ReLU(), torch.nn.Linear(64, outputs)
+    ).double()
+
+
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e6])
+def test_a_huge_outlier_costs_no_inducing_inputs_and_no_digits(size: float) -> None:
+    """Its kernel is 1e12 times that of others, which lose nothing by standing beside it."""
+    network = relu()
+    x = torch.randn(100, 2, dtype=torch.float64)
+    x[0] *= size
+    y = (2 * x[:, :1]).sin()
+    options = {"noise_variance": 0.01, "prior_precision": 1.0}
+    posterior = SFRPosterior(network, "regression", inducing=greedy(100), **options)
+    assert len(posterior.select((x, y)).unique()) == 100
+    found = posterior.fit((x, y)).predict_f(x[1:])
+
+    # Bayesian linear regression on J, by QR: a row's size costs the others no digits.
+    rows = jacobian(network, x)[:, 0] / 0.1
+    stacked = torch.cat([rows, torch.eye(rows.shape[1], dtype=torch.float64)])
+    orthogonal, factor = torch.linalg.qr(stacked)
+    weights = torch.linalg.solve_triangular(factor, orthogonal[:100].T @ (y / 0.1), upper=True)
+    white = torch.linalg.solve_triangular(factor.T, 0.1 * rows[1:].T, upper=False)
+    torch.testing.assert_close(found.mean, 0.1 * rows[1:] @ weights, rtol=0, atol=1e-3)
+    torch.testing.assert_close(found.variance[:, 0], white.square().sum(0), rtol=1e-2, atol=0)
+
+
+def test_a_kernel_of_zero_has_no_inducing_inputs() -> None:
+    network = relu()
+    with torch.no_grad():
+        network[2].weight.zero_()
+    x = torch.randn(20, 2)
+    names = ["0.weight", "0.bias"]
+    posterior = SFRPosterior(network, "regression", inducing=5, parameters=names)
+    with pytest.raises(DataError, match="kernel of zero at all of 20 inputs"):
+        posterior.fit((x, x[:, 0]))
+
+
+def test_an_outlier_among_predictions_widens_no_other() -> None:
+    posterior = SFRPosterior(relu(), "regression", inducing=20, noise_variance=0.01)
+    x = torch.randn(40, 2, dtype=torch.float64)
+    posterior.fit((x, x[:, 0]))
+    alone = posterior.predict_f(x[:5], full_cov=True).covariance_matrix
+    beside = posterior.predict_f(torch.cat([x[:5], 1e6 * x[5:6]]), full_cov=True)
+    torch.testing.assert_close(
+        beside.covariance_matrix[:, :5, :5], alone, rtol=1e-4, atol=1e-9 * float(alone.max())
+    )
