@@ -35,11 +35,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Normal
+from torch.distributions import Distribution
 
+from sfr_cl.data import targets
 from sfr_cl.data.arguments import positive
 from sfr_cl.deprecation import renamed
-from sfr_cl.errors import ArgumentError, DataError, DataTypeError, MismatchError
+from sfr_cl.errors import ArgumentError, DataError, MismatchError
+from sfr_cl.predictive import Bernoulli, Categorical, Normal
 
 Noise = float | tuple[float, ...]
 """A noise variance: one for all outputs, or one for each."""
@@ -95,6 +97,10 @@ class Likelihood(ABC):
     @abstractmethod
     def predictive(self, mean: Tensor, variance: Tensor, link: str) -> Distribution:
         """p(y | x) with f(x) ~ N(mean, variance)."""
+
+    def require_outputs(self, num_outputs: int) -> None:
+        """Refuse a number of outputs that it has no targets for."""
+        del num_outputs
 
     @property
     def noise_scale(self) -> Noise | None:
@@ -161,22 +167,7 @@ class CategoricalLikelihood(Likelihood):
     may_grow = True
 
     def targets(self, y: Tensor, num_outputs: int) -> Tensor:
-        if num_outputs < 2:
-            raise DataError(
-                f"expected a network with two or more outputs for classification, got "
-                f"{num_outputs}: use 'binary' for one logit"
-            )
-        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-            raise DataTypeError(f"expected integer class labels, got {y.dtype}: use y.long()")
-        if y.ndim != 1:
-            raise DataError(f"expected labels of shape [B], got {list(y.shape)}")
-        low, high = int(y.min()), int(y.max())
-        if low < 0 or high >= num_outputs:
-            raise DataError(
-                f"expected labels in 0..{num_outputs - 1}, got {low if low < 0 else high}: for a "
-                f"new class grow the network's head and call grow_outputs"
-            )
-        return y.long()
+        return targets.labels(y, num_outputs)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         return f.log_softmax(1).gather(1, y[:, None])[:, 0]
@@ -216,18 +207,10 @@ class BernoulliLikelihood(Likelihood):
     has_logits = True
 
     def targets(self, y: Tensor, num_outputs: int) -> Tensor:
-        if num_outputs != 1:
-            raise DataError(
-                f"expected a network with one output (a logit) for 'binary', got {num_outputs}: "
-                f"use 'classification'"
-            )
-        if y.is_complex():
-            raise DataTypeError(f"expected targets 0 and 1, got {y.dtype}")
-        if y.ndim > 2 or (y.ndim == 2 and y.shape[1] != 1):
-            raise DataError(f"expected targets of shape [B] or [B, 1], got {list(y.shape)}")
-        if not ((y == 0) | (y == 1)).all():
-            raise DataError("expected targets 0 and 1, got other values: threshold them first")
-        return y.reshape(-1, 1).double()
+        return targets.flags(y, num_outputs)
+
+    def require_outputs(self, num_outputs: int) -> None:
+        targets.require_one_output(num_outputs)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         return torch.nn.functional.logsigmoid((2 * y - 1) * f).sum(1)
@@ -308,23 +291,15 @@ class GaussianLikelihood(Likelihood):
         return found
 
     def targets(self, y: Tensor, num_outputs: int) -> Tensor:
-        if y.is_complex():
-            raise DataTypeError(f"expected real targets, got {y.dtype}")
-        if y.ndim == 1 and num_outputs == 1:
-            y = y[:, None]
-        if y.ndim != 2 or y.shape[1] != num_outputs:
-            raise DataError(
-                f"expected targets of shape [B, {num_outputs}], one for each output of the "
-                f"network, got {list(y.shape)}"
-            )
+        self.require_outputs(num_outputs)
+        return targets.numbers(y, num_outputs)
+
+    def require_outputs(self, num_outputs: int) -> None:
         if isinstance(self.noise_variance, tuple) and len(self.noise_variance) != num_outputs:
             raise DataError(
                 f"expected one noise_variance, or {num_outputs}, one for each output, got "
                 f"{len(self.noise_variance)}"
             )
-        if not torch.isfinite(y).all():
-            raise DataError("expected finite targets, got NaN or infinity: drop such rows")
-        return y.double()
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         return self.log_prob_by_output(f, y).sum(1)

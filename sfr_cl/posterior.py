@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution, MultivariateNormal, Normal
+from torch.distributions import Distribution, MultivariateNormal
 
 from sfr_cl import likelihoods
 from sfr_cl.core import tune
@@ -33,6 +33,7 @@ from sfr_cl.inducing import Selector, as_selector, checked_pairs, empty_state
 from sfr_cl.io import files, snapshot
 from sfr_cl.kernel.network import FrozenNetwork, named
 from sfr_cl.likelihoods import LINKS, Likelihood
+from sfr_cl.predictive import Normal, log_density
 
 FIRST_BATCH = 256
 """Rows a selector sees at a time."""
@@ -367,7 +368,8 @@ class SFRPosterior:
 
         A shared kernel remains that of the first outputs; all else is as if the new classes had
         been there from the start. Linearised at the prior, such a posterior needs no grown network,
-        only the number of outputs.
+        only the number of outputs. New outputs of a regression know no data: after the first of it
+        they need ``output_kernel="per_output"``.
 
         Args:
             network: the grown network, or the number of outputs.
@@ -377,7 +379,9 @@ class SFRPosterior:
 
         Raises:
             MismatchError: fewer outputs than before, or other weights.
-            ArgumentError: a posterior whose kernels are the network's outputs can't grow freely.
+            ArgumentError: a posterior whose kernels are the network's outputs can't grow freely,
+                nor one whose outputs share the data they have seen, but for classes.
+            DataError: more outputs than the likelihood takes.
         """
         state, spec = self.state, self._spec
         if isinstance(network, Integral | int):
@@ -391,14 +395,7 @@ class SFRPosterior:
                 f"expected more than {state.num_outputs} outputs, got {num_outputs}: outputs can "
                 f"be added, not taken away"
             )
-        carry = spec.likelihood.may_grow and spec.at_prior
-        if spec.shared and not carry:
-            raise ArgumentError(
-                "expected outputs with kernels of their own, since no datum has observed the new "
-                "ones, got 'shared': use output_kernel='per_output' (or classification at "
-                "linearize_at='prior')"
-            )
-        self._adopt(state.grow(grown, num_outputs, carry=carry))
+        self._adopt(state.grow(grown, num_outputs))
         self._network = network
         return self
 
@@ -465,7 +462,8 @@ class SFRPosterior:
                 ``"probit"`` at the network.
 
         Returns:
-            Of a batch of B inputs; its ``log_prob`` takes targets as :meth:`fit` does.
+            Of a batch of B inputs; its ``log_prob`` takes targets as :meth:`fit` does, and is of
+            their shape.
 
         Raises:
             DataError: inputs that can't be used, or so large that predictions overflow.
@@ -487,7 +485,7 @@ class SFRPosterior:
         state, predictor = self.state, self._predictor()
         total, count = 0.0, 0
         for x, y in state.checked(Batches(data, state.basis.batch_size)):
-            total -= float(predictor.predictive(x).log_prob(y).double().sum())
+            total -= float(log_density(predictor.predictive(x), y).sum())
             count += len(y)
         return total / count
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, MultivariateNormal, Normal
+from torch.distributions import Distribution, MultivariateNormal
 
 from sfr_cl.core.basis import Features
 from sfr_cl.core.linalg import JITTER, cholesky
 from sfr_cl.core.solve import Solved, Sweep
 from sfr_cl.data.inputs import Inputs, concat, length, take
 from sfr_cl.errors import DataError
+from sfr_cl.predictive import Normal
 
 PREDICTED = "inputs to predict"
 

@@ -121,6 +121,7 @@ class Spec:
                 f"expected num_outputs to be the network's, {kernel_outputs}, got {wanted}: only a "
                 f"shared kernel with linearize_at='prior' takes other numbers of outputs"
             )
+        self.likelihood.require_outputs(wanted)
         return wanted
 
     def options(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from sfr_cl.core.solve import Sweep
 from sfr_cl.core.state import State
 from sfr_cl.data.inputs import Inputs
 from sfr_cl.errors import SFRWarning
+from sfr_cl.predictive import log_density
 
 DELTAS = [10 ** (step / 8) for step in range(-48, 49)]
 SCALES = [10 ** (step / 10) for step in range(-10, 11)]
@@ -47,7 +48,7 @@ def by_validation(state: State, batches: Iterable[tuple[Inputs, Tensor]], link: 
         for row, (likelihood, (mean, variance)) in enumerate(pairs):
             for column, scale in enumerate(scales):
                 predictive = likelihood.predictive(mean * scale, variance * scale**2, link)
-                totals[row, column] -= float(predictive.log_prob(y).double().sum())
+                totals[row, column] -= float(log_density(predictive, y).sum())
     totals = totals.nan_to_num(nan=math.inf)
     best = int(totals.argmin())
     _warn_at_edge(best // len(scales))

@@ -15,6 +15,7 @@ from sfr_cl.core.solve import Solved
 from sfr_cl.core.tune import SCALES
 from sfr_cl.errors import ArgumentError
 from sfr_cl.likelihoods import Likelihood
+from sfr_cl.predictive import log_density
 from sfr_cl.streaming.samples import Batch
 
 CALIBRATION_SAMPLES = 1000
@@ -140,8 +141,8 @@ class Calibration:
         variance = torch.zeros_like(mean) if variance is None else variance
         means, variances = (scales * mean).flatten(0, 1), (scales**2 * variance).flatten(0, 1)
         targets = y.repeat(len(SCALES), *[1] * (y.ndim - 1))
-        gained = likelihood.predictive(means, variances, link).log_prob(targets)
-        nats = -gained.double().reshape(len(SCALES), len(y), -1).sum(2)
+        gained = log_density(likelihood.predictive(means, variances, link), targets)
+        nats = -gained.reshape(len(SCALES), len(y))
         keep = 1 - 1 / CALIBRATION_SAMPLES
         ages = torch.arange(len(y) - 1, -1, -1, dtype=nats.dtype, device=nats.device)
         costs = (nats * keep**ages).sum(1).tolist()
@@ -151,8 +152,8 @@ class Calibration:
 
 def excess_nll(predictive: Distribution, y: Tensor) -> list[float]:
     """-log p(y), less its expectation, for each sample."""
-    found = -predictive.log_prob(y) - predictive.entropy()
-    return [float(value) for value in found.double().reshape(len(y), -1).sum(1)]
+    expected = -predictive.entropy().double().reshape(len(y), -1).sum(1)
+    return (expected - log_density(predictive, y)).tolist()
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,8 @@ def _check_predictive(likelihood: Likelihood, f: Tensor, y: Tensor) -> None:
             found = likelihood.predictive(f, variance, link)
             expect(isinstance(found, Distribution), f"a Distribution for link={link!r}", found)
             scored = found.log_prob(y)
-            expect(len(scored) == len(y), f"{len(y)} log densities", list(scored.shape))
+            each = f"log densities of shape {list(found.batch_shape)}"
+            expect(scored.shape == found.batch_shape, each, list(scored.shape))
             expect(bool(scored.isfinite().all()), f"finite log densities, link={link!r}", scored)
             if likelihood.noise_scale is None and not variance.any():
                 expected = likelihood.log_prob(f, y)

@@ -1,0 +1,91 @@
+"""Predictive distributions of a batch: torch's, that take targets as ``fit`` does.
+
+Torch broadcasts a value against a distribution, so that ``[B]`` against ``[B, 1]`` would be the
+densities of every target under every prediction. Here a target meets its own prediction only.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, distributions
+from torch.distributions import Distribution
+
+from sfr_cl.data import targets
+from sfr_cl.data.inputs import as_tensor
+from sfr_cl.errors import DataError
+
+
+class _OfTargets(Distribution):
+    """Values are targets as ``fit`` takes them, or samples, with further dimensions in front."""
+
+    _parameter: ClassVar[str]
+    """Of shape ``[B, C]``."""
+
+    @staticmethod
+    def _read(y: Tensor, num_outputs: int) -> Tensor:
+        raise NotImplementedError
+
+    def log_prob(self, value: Any) -> Tensor:
+        """Of the shape of ``value``."""
+        y, shape = self._own(value)
+        found: Tensor = super().log_prob(y)
+        return found.reshape(shape)
+
+    def _own(self, value: Any) -> tuple[Tensor, torch.Size]:
+        """Targets in the form of the predictions, and the shape they were given in."""
+        parameter, batch = getattr(self, self._parameter), self.batch_shape
+        given = as_tensor(value).to(parameter.device)
+        columns = batch[parameter.ndim - 1 :]
+        if given.shape[-len(batch) :] == batch:
+            rows = given.reshape(-1, *columns)
+            return self._read(rows, parameter.shape[-1]).reshape(given.shape), given.shape
+        found = self._read(given, parameter.shape[-1])
+        if found.shape != batch:
+            raise DataError(
+                f"expected one target for each of {batch[0]} predictions, got shape "
+                f"{list(given.shape)}"
+            )
+        return found, given.shape
+
+
+class Categorical(_OfTargets, distributions.Categorical):
+    """Of classes, ``[B]``."""
+
+    _read = staticmethod(targets.labels)
+    _parameter = "logits"
+
+
+class Bernoulli(_OfTargets, distributions.Bernoulli):
+    """Of zeros and ones, ``[B, 1]``."""
+
+    _read = staticmethod(targets.flags)
+    _parameter = "logits"
+
+
+class Normal(_OfTargets, distributions.Normal):
+    """Of real numbers, ``[B, C]``."""
+
+    _read = staticmethod(targets.numbers)
+    _parameter = "loc"
+
+    def cdf(self, value: Any) -> Tensor:
+        """Of the shape of ``value``."""
+        y, shape = self._own(value)
+        found: Tensor = super().cdf(y)  # type: ignore[no-untyped-call]
+        return found.reshape(shape)
+
+
+def log_density(predictive: Distribution, y: Tensor) -> Tensor:
+    """log p(y | x) of checked targets, summed over outputs, ``[B]`` in float64."""
+    log_prob = predictive.log_prob
+    if isinstance(predictive, _OfTargets):  # checked already
+        log_prob = super(_OfTargets, predictive).log_prob
+    found: Tensor = log_prob(y)
+    if found.shape != predictive.batch_shape:
+        raise DataError(
+            f"expected a log density for each prediction, {list(predictive.batch_shape)}, got "
+            f"{list(found.shape)}: let targets and predictive of the likelihood agree in shape"
+        )
+    return found.double().reshape(len(y), -1).sum(1)
