@@ -18,7 +18,7 @@ from sfr_cl.core.linalg import JITTER, is_semidefinite, transposed_product
 from sfr_cl.core.spec import Spec
 from sfr_cl.core.sums import SEEN, DualSums, Terms
 from sfr_cl.data.inputs import Inputs, length, take
-from sfr_cl.errors import DataError, MismatchError
+from sfr_cl.errors import ArgumentError, DataError, MismatchError
 from sfr_cl.kernel.network import FrozenNetwork
 from sfr_cl.likelihoods import Likelihood
 
@@ -171,15 +171,26 @@ class State:
         reference = torch.nn.functional.pad(self.reference, (0, extra))
         return State(self.spec, basis, self.sums.pad_features(extra), reference)
 
-    def grow(self, network: FrozenNetwork, num_outputs: int, *, carry: bool) -> State:
-        """With more outputs. A shared kernel stays that of the first ones."""
-        extra = num_outputs - self.num_outputs
+    def grow(self, network: FrozenNetwork, num_outputs: int) -> State:
+        """With more outputs. A shared kernel stays that of the first ones.
+
+        It has one W for all outputs, so that new ones either share the data or come before it.
+        """
+        spec, extra = self.spec, num_outputs - self.num_outputs
+        spec.likelihood.require_outputs(num_outputs)
+        carry = spec.likelihood.may_grow and spec.at_prior
+        if extra and spec.shared and self.has_data and not carry:
+            raise ArgumentError(
+                "expected outputs with kernels of their own, since no datum has observed the new "
+                "ones, got 'shared': use output_kernel='per_output' and give the grown network "
+                "(or classification at linearize_at='prior'), or start with all outputs"
+            )
         basis = self.basis
         if network is not basis.network:
-            basis = basis.grown(network, num_outputs, shared=self.spec.shared)
+            basis = basis.grown(network, num_outputs, shared=spec.shared)
         sums = self.sums.pad_outputs(basis.factor, extra, carry=carry)
         reference = torch.nn.functional.pad(self.reference, (0, 0, 0, extra))
-        return State(self.spec, basis, sums, reference)
+        return State(spec, basis, sums, reference)
 
     def with_outputs(self, num_outputs: int) -> State:
         """With more outputs than the network has, where the spec permits any number."""
@@ -189,7 +200,7 @@ class State:
                 f"expected at least {self.num_outputs} outputs, got {num_outputs}: outputs can be "
                 f"added, not taken away"
             )
-        return self.grow(self.basis.network, num_outputs, carry=True)
+        return self.grow(self.basis.network, num_outputs)
 
     def to(self, device: torch.device) -> State:
         """The same on another device."""

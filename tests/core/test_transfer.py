@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,16 @@ from sfr_cl import SFRPosterior
 from sfr_cl.core.transfer import Sites
 from sfr_cl.errors import ArgumentError, MismatchError
 from support.oracles import ntk
-from support.posteriors import CLASSES, data, fitted, inputs, mlp
+from support.posteriors import (
+    CLASSES,
+    assert_same_contents,
+    contents,
+    data,
+    fitted,
+    grown,
+    inputs,
+    mlp,
+)
 
 KERNELS = ["shared", "per_output"]
 
@@ -143,6 +153,38 @@ def test_other_posteriors_have_the_networks_outputs(options: dict[str, str]) -> 
     posterior = fitted(**options)
     with pytest.raises(ArgumentError, match="num_outputs to be the network's"):
         posterior.grow_outputs(5)
+
+
+@pytest.mark.parametrize("noise", [0.1, "learn"])
+def test_outputs_that_saw_no_regression_data_have_the_prior(noise: Any) -> None:
+    """One W can't tell of data for some outputs and of none for others."""
+    options = {"inducing": inputs(10, seed=2), "noise_variance": noise, "prior_precision": 2.0}
+    (x, y), network, test = data("regression"), mlp(2), inputs(5, seed=5)
+    posterior = SFRPosterior(network, "regression", **options).fit((x, y.repeat(1, 2)))
+    before = contents(posterior)
+    with pytest.raises(ArgumentError, match="no datum has observed the new ones, got 'shared'"):
+        posterior.grow_outputs(4)
+    assert_same_contents(posterior, before)
+
+    empty = SFRPosterior(network, "regression", **options).init()
+    prior = empty.predict_f(test).variance[:, :1].expand(-1, 4)
+    found = empty.grow_outputs(4).predict_f(test)
+    assert torch.equal(found.variance, prior)
+    assert torch.equal(found.mean, torch.zeros(5, 4))
+    empty.update((x, y.repeat(1, 4)))
+    wide = SFRPosterior(network, "regression", num_outputs=4, **options).fit((x, y.repeat(1, 4)))
+    torch.testing.assert_close(empty.predict_f(test).mean, wide.predict_f(test).mean)
+
+
+def test_outputs_with_kernels_of_their_own_have_the_prior() -> None:
+    (x, y), small, test = data("regression"), mlp(1), inputs(5, seed=5)
+    posterior = SFRPosterior(small, "regression", inducing=x[:10], output_kernel="per_output")
+    posterior.fit((x, y)).grow_outputs(grown(small, 2))
+    diagonal = posterior.state.basis.features(test.double(), diagonal=True).diagonal
+    found = posterior.predict_f(test)
+    prior = diagonal[1] / posterior.prior_precision
+    torch.testing.assert_close(found.variance[:, 1], prior, rtol=1e-9, atol=0)
+    assert torch.equal(found.mean[:, 1], torch.zeros(5))
 
 
 def test_outputs_can_not_be_taken_away() -> None:
