@@ -23,6 +23,17 @@ For a custom one, subclass :class:`Likelihood`. Counts with a log rate, complete
 ...         return torch.distributions.Poisson((mean + variance / 2).exp())
 >>> Poisson().gradient(torch.zeros(1, 1), torch.tensor([[3.0]]))
 tensor([[2.]])
+
+Its data is linearised at the mode of each batch given all before (``linearize_at="posterior"``):
+counts are far from where log p is nearly quadratic around f = 0.
+
+>>> from sfr_cl import SFRPosterior
+>>> _ = torch.manual_seed(0)
+>>> x = torch.linspace(-2, 2, 200)[:, None]
+>>> network = torch.nn.Sequential(torch.nn.Linear(1, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+>>> posterior = SFRPosterior(network, Poisson()).fit((x, torch.poisson(20 * torch.sigmoid(3 * x))))
+>>> posterior.predict(torch.tensor([[-2.0], [0.0], [2.0]])).mean.round().flatten().tolist()
+[0.0, 9.0, 19.0]
 """
 
 from __future__ import annotations
@@ -70,6 +81,9 @@ class Likelihood(ABC):
     has_logits: ClassVar[bool] = False
     """Whether f is a logit, so that a scale of f is worth tuning and links apply."""
 
+    linearize_at: ClassVar[str] = "posterior"
+    """Where data is linearised by default: ``"prior"`` is exact for a quadratic log p only."""
+
     may_grow: ClassVar[bool] = False
     """Whether outputs that come later may share what data said before: of classes, it was evidence
     against them."""
@@ -93,6 +107,10 @@ class Likelihood(ABC):
     @abstractmethod
     def curvature(self, f: Tensor, y: Tensor) -> Tensor:
         """b = - d2 log p(y | f) / df2, the diagonal over outputs."""
+
+    def curvature_product(self, f: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        """- d2 log p(y | f) / df2 times v, what couples outputs included; never negative."""
+        return self.curvature(f, y).clamp_min(0) * v
 
     @abstractmethod
     def predictive(self, mean: Tensor, variance: Tensor, link: str) -> Distribution:
@@ -163,6 +181,7 @@ class CategoricalLikelihood(Likelihood):
     """
 
     name = "classification"
+    linearize_at = "prior"
     has_logits = True
     may_grow = True
 
@@ -178,6 +197,10 @@ class CategoricalLikelihood(Likelihood):
     def curvature(self, f: Tensor, y: Tensor) -> Tensor:
         p = f.softmax(1)
         return p * (1 - p)
+
+    def curvature_product(self, f: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        p = f.softmax(1)
+        return p * (v - (p * v).sum(1, keepdim=True))
 
     def seen(self, y: Tensor, num_outputs: int) -> Tensor:
         return torch.nn.functional.one_hot(y, num_outputs).double()
@@ -204,6 +227,7 @@ class BernoulliLikelihood(Likelihood):
     """
 
     name = "binary"
+    linearize_at = "prior"
     has_logits = True
 
     def targets(self, y: Tensor, num_outputs: int) -> Tensor:
@@ -247,6 +271,7 @@ class GaussianLikelihood(Likelihood):
     """
 
     name = "regression"
+    linearize_at = "prior"
 
     by_output = False
     """As version 0.1.0 learned one noise for all outputs: its files, and its pickles."""

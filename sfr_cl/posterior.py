@@ -52,6 +52,10 @@ class SFRPosterior:
       :meth:`penalty`, and a calibrated ``"probit"`` link. Do not absorb much classification data
       there: where the network is confident its curvature is nearly zero, and the step from there
       overshoots.
+    * ``linearize_at="posterior"`` for any log p: it finds the mode, where one step from f = 0
+      would miss it. In return the order of batches matters, and nothing can be forgotten or
+      merged. For classes it is better calibrated where they overlap, and worse where they hardly
+      do, or where new ones come.
     * ``mean="network"`` to keep the predictions of a network whose accuracy M inducing inputs
       can't hold, and add only what new data changes; ``mean="dual"`` to reproduce the paper.
     * ``output_kernel="per_output"`` for the paper's one kernel per output: C times the cost, and
@@ -75,8 +79,10 @@ class SFRPosterior:
             ``requires_grad=False`` (unless all have it); ``"last_layer"``, the one that makes the
             outputs; or names.
         mean: ``"natural"``, ``"dual"`` or ``"network"``.
-        linearize_at: ``"prior"`` (f = 0) or ``"network"`` (f at the network's output); by default
-            ``"prior"`` for the natural mean and ``"network"`` for the others.
+        linearize_at: ``"prior"`` (f = 0), ``"posterior"`` (each batch at its mode given all data
+            before it) or ``"network"`` (f at the network's output); by default ``"prior"``,
+            ``"posterior"`` for custom likelihoods, and ``"network"`` for the means that are not
+            the natural one.
         num_outputs: C, by default the network's. A shared kernel linearised at the prior takes
             any number of outputs, and so classes the network has no unit for.
         batch_size: rows worked on at a time; by default as many as modest memory allows.
@@ -236,6 +242,8 @@ class SFRPosterior:
     def update(self, data: Data) -> SFRPosterior:
         """Absorb more data by conditioning: exact, in any order, in batches of any size.
 
+        With ``linearize_at="posterior"``, in the order and the batches given.
+
         Args:
             data: as of :meth:`fit`; it may also be an iterator.
 
@@ -270,7 +278,9 @@ class SFRPosterior:
 
         Raises:
             DataError: samples that can't have been absorbed.
+            ArgumentError: ``linearize_at="posterior"``, where terms depend on the data before.
         """
+        self.state.spec.require_order_free("to forget data")
         sums = self._sums(data) * positive("weight", weight)
         return self._adopt(self.state.remove(sums))
 
@@ -306,10 +316,12 @@ class SFRPosterior:
 
         Raises:
             MismatchError: they differ in anything but their data.
+            ArgumentError: ``linearize_at="posterior"``.
         """
         if not isinstance(other, SFRPosterior):
             return NotImplemented
         mine, theirs = self.state, other.state
+        mine.spec.require_order_free("to merge posteriors")
         left, right = self._spec.likelihood, other.spec.likelihood
         _require_same("options", self._spec.options() == other.spec.options())
         _require_same("likelihoods", left.name == right.name)

@@ -31,7 +31,7 @@ class Absorption:
         predictor, state = self._predictor, self._predictor.solved.state
         x, y = state.checked_pair(x, y)
         features = state.basis.features(x, diagonal=predictor.needs_variance)
-        terms = state.terms(x, features.outputs, y)
+        terms = state.add(self._sums).terms(x, features, y)
         self._sums = self._sums + DualSums.of(features.phi, terms)
         return predictor.of_latent(*predictor.solved.moments(features, predictor.link))
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from sfr_cl.core.basis import Features
 from sfr_cl.core.evidence import Natural, learn
 from sfr_cl.core.linalg import Precision, Spectrum
+from sfr_cl.core.modes import Conditional
 from sfr_cl.core.state import State
 from sfr_cl.core.sums import SEEN, Terms
 from sfr_cl.errors import ArgumentError
@@ -124,6 +125,14 @@ class Solved:
         return unexplained / self.prior_precision + self.precision.covariance(phi)
 
     # One sample more ----------------------------------------------------------------------------
+
+    def terms_of_row(self, features: Features, y: Tensor) -> Terms:
+        """Terms of one sample at its mode given all others, those of low rank too."""
+        variance = self.precision.quadratic(features.phi)
+        conditional = Conditional.of_row(self.mean(features), variance)
+        return Terms.at_mode(
+            self.likelihood, conditional.mode(self.likelihood, y), y, shared=self.state.spec.shared
+        )
 
     def can_take(self, terms: Terms) -> bool:
         """Whether terms leave the reading of all other data as it is: no class is new."""

@@ -20,7 +20,7 @@ OPTIONS = ("output_kernel", "parameters", "mean", "linearize_at", "dtype")
 CHOICES = {
     "output_kernel": ("shared", "per_output"),
     "mean": ("natural", "dual", "network"),
-    "linearize_at": ("prior", "network"),
+    "linearize_at": ("prior", "posterior", "network"),
 }
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -57,15 +57,21 @@ class Spec:
         batch_size: int | None = None,
     ) -> Spec:
         """A spec from keywords, or an :class:`~sfr_cl.errors.ArgumentError`."""
+        made = likelihoods.make(likelihood, noise_variance)
         choice("mean", mean, CHOICES["mean"])
         if linearize_at is None:
-            linearize_at = "prior" if mean == "natural" else "network"
+            linearize_at = "network" if mean != "natural" else made.linearize_at
         choice("output_kernel", output_kernel, CHOICES["output_kernel"])
         choice("linearize_at", linearize_at, CHOICES["linearize_at"])
-        if mean != "natural" and linearize_at == "prior":
+        if mean != "natural" and linearize_at != "network":
             raise ArgumentError(
                 f"expected linearize_at='network' for mean={mean!r}, which is about the network's "
-                f"outputs, got 'prior': leave linearize_at out, or use mean='natural'"
+                f"outputs, got {linearize_at!r}: leave linearize_at out, or use mean='natural'"
+            )
+        if linearize_at == "posterior" and made.noise_scale is not None:
+            raise ArgumentError(
+                f"expected linearize_at='prior' for {made.name!r}, which is exact there, got "
+                f"'posterior': leave linearize_at out"
             )
         if dtype not in DTYPES.values():
             raise ArgumentError(f"expected dtype torch.float64 or torch.float32, got {dtype}")
@@ -75,7 +81,7 @@ class Spec:
                 f"{parameters!r}"
             )
         return Spec(
-            likelihood=likelihoods.make(likelihood, noise_variance),
+            likelihood=made,
             output_kernel=output_kernel,
             parameters=parameters if isinstance(parameters, str) else tuple(parameters),
             mean=mean,
@@ -99,9 +105,23 @@ class Spec:
         return self.linearize_at == "prior"
 
     @cached_property
+    def at_posterior(self) -> bool:
+        """Each batch is linearised at its mode given all before: the order of data matters."""
+        return self.linearize_at == "posterior"
+
+    @cached_property
     def any_outputs(self) -> bool:
         """The network gives its kernel only, so that there may be more or fewer outputs."""
-        return self.shared and self.at_prior
+        return self.shared and self.linearize_at != "network"
+
+    def require_order_free(self, what: str) -> None:
+        """Refuse what needs terms that do not depend on the data before them."""
+        if self.at_posterior:
+            raise ArgumentError(
+                f"expected linearize_at='prior' or 'network' {what}, got 'posterior', where each "
+                f"batch is linearised given all before it: build the posterior with one of them, "
+                f"or fit it again to the data that is to count"
+            )
 
     @cached_property
     def link(self) -> str:
@@ -119,7 +139,7 @@ class Spec:
         if wanted != kernel_outputs and not self.any_outputs:
             raise ArgumentError(
                 f"expected num_outputs to be the network's, {kernel_outputs}, got {wanted}: only a "
-                f"shared kernel with linearize_at='prior' takes other numbers of outputs"
+                f"shared kernel, not linearised at the network, takes other numbers of outputs"
             )
         self.likelihood.require_outputs(wanted)
         return wanted

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from sfr_cl.core.basis import Basis, Features
-from sfr_cl.core.linalg import JITTER, is_semidefinite, transposed_product
+from sfr_cl.core.linalg import JITTER, Precision, is_semidefinite, transposed_product
+from sfr_cl.core.modes import Conditional
 from sfr_cl.core.spec import Spec
 from sfr_cl.core.sums import SEEN, DualSums, Terms
 from sfr_cl.data.inputs import Inputs, length, take
@@ -93,11 +94,16 @@ class State:
 
     # Adding -------------------------------------------------------------------------------------
 
-    def terms(self, x: Inputs, outputs: Tensor, y: Tensor) -> Terms:
+    def terms(self, x: Inputs, features: Features, y: Tensor) -> Terms:
         """Gradient and curvature of a checked batch where it is linearised."""
-        spec = self.spec
+        spec, outputs = self.spec, features.outputs
         if spec.at_prior:
             return Terms.at_prior(spec.likelihood, y, self.num_outputs, shared=spec.shared)
+        if spec.at_posterior:
+            precision = Precision(self.sums.weight, spec.prior_precision or 1.0)
+            eta = self.sums.gradient + self.sums.point
+            mode = Conditional.of(precision, eta, features.phi).mode(spec.likelihood, y)
+            return Terms.at_mode(spec.likelihood, mode, y, shared=spec.shared)
         # The mean "network" has the prior mean f - J w*, so that f~ = J w*; the others have zero.
         point = self.basis.network.tangent(x) if spec.mean == "network" else outputs
         return Terms.at_outputs(spec.likelihood, outputs, point, y, shared=spec.shared)
@@ -106,8 +112,10 @@ class State:
         """The sums of some data: the one path by which data enters or leaves."""
         total = self.no_sums()
         for x, y in self.checked(batches):
-            features = self.basis.features(x)
-            total = total + DualSums.of(features.phi, self.terms(x, features.outputs, y))
+            features, before = self.basis.features(x), self
+            if self.spec.at_posterior:
+                before = self.add(total)
+            total = total + DualSums.of(features.phi, before.terms(x, features, y))
         total.require_finite()
         return total
 

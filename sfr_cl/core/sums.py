@@ -60,8 +60,8 @@ class Terms:
     def at_prior(likelihood: Likelihood, y: Tensor, num_outputs: int, *, shared: bool) -> Terms:
         """Terms at f^ = 0, to be read with :meth:`Likelihood.prior_reading`."""
         gradient, curvature, log_prob = likelihood.prior_statistics(y, num_outputs)
-        if shared:
-            curvature = curvature.mean(1, keepdim=True).expand_as(curvature)
+        _require_concave(likelihood, curvature, "f = 0")
+        curvature = _averaged(curvature) if shared else curvature
         seen = likelihood.seen(y, num_outputs)
         return Terms(gradient, curvature, torch.zeros_like(gradient), log_prob, seen)
 
@@ -70,11 +70,35 @@ class Terms:
         likelihood: Likelihood, f: Tensor, point: Tensor, y: Tensor, *, shared: bool
     ) -> Terms:
         """Terms at the network's outputs f^, with f~ = ``point``; a shared kernel shares b."""
-        a, b = likelihood.gradient(f, y), likelihood.curvature(f, y)
-        if shared:
-            b = b.mean(1, keepdim=True).expand_as(b)
+        b = likelihood.curvature(f, y)
+        _require_concave(likelihood, b, "the network's outputs")
+        return Terms._at(likelihood, f, _averaged(b) if shared else b, point, y)
+
+    @staticmethod
+    def at_mode(likelihood: Likelihood, f: Tensor, y: Tensor, *, shared: bool) -> Terms:
+        """Terms at a mode of the data itself, where no curvature counts as a negative one."""
+        b = likelihood.curvature(f, y).clamp_min(0)
+        return Terms._at(likelihood, f, _averaged(b) if shared else b, f, y)
+
+    @staticmethod
+    def _at(likelihood: Likelihood, f: Tensor, b: Tensor, point: Tensor, y: Tensor) -> Terms:
+        a = likelihood.gradient(f, y)
         constant = likelihood.log_prob_by_output(f, y) - a * point - b * point.square() / 2
         return Terms(a, b, point, constant, likelihood.seen(y, f.shape[1]))
+
+
+def _averaged(curvature: Tensor) -> Tensor:
+    """What outputs with a shared kernel have in common."""
+    return curvature.mean(1, keepdim=True).expand_as(curvature)
+
+
+def _require_concave(likelihood: Likelihood, curvature: Tensor, where: str) -> None:
+    if bool((curvature < 0).any()):
+        raise DataError(
+            f"expected a curvature of log p(y | f) that is not negative at {where}, got "
+            f"{float(curvature.amin()):.3g} from {likelihood.name!r}: use "
+            f"linearize_at='posterior'"
+        )
 
 
 @dataclass(frozen=True)

@@ -117,10 +117,11 @@ def _moved(stream: StreamState, carry: Callable[[State], State]) -> StreamState:
 
 def _totals(stream: StreamState, window: Window, state: State) -> Totals:
     """What samples come to over a state's features, with the weights they have now."""
-    totals, size = Totals(state.no_sums()), stream.settings.block
+    totals, size = Totals(state.no_sums()), min(stream.settings.block, state.basis.batch_size)
     for start in range(0, len(window), size):
         samples = window.between(start, start + size).all()
-        totals = totals + stream.totals_of(Batch.of(state, samples))
+        before = state.add(totals.sums) if state.spec.at_posterior else state
+        totals = totals + stream.totals_of(Batch.of(before, samples))
     return totals
 
 
@@ -131,6 +132,7 @@ def forgotten(
     stream: StreamState, x: Inputs, y: Tensor, at: Tensor | None, weight: float
 ) -> StreamState:
     """Without some samples, exactly as if they had never been learned."""
+    stream.state.spec.require_order_free("to forget samples")
     stream = stream.flush()
     if stream.window is not None:
         return _forgotten_from_window(stream, stream.window, x, y, at)

@@ -53,7 +53,9 @@ class StreamingPosterior:
 
     Samples come one at a time or in batches, as tensors or, for one sample, as a dictionary of
     numbers. What is known depends on the samples and their order only, not on how they were
-    batched or when it was asked or saved. An error leaves it as it was.
+    batched or when it was asked or saved. An error leaves it as it was. With a custom likelihood
+    (``linearize_at="posterior"``) each sample is absorbed at its mode given all before it, and
+    none can be forgotten.
 
     Args:
         posterior: fitted, or not: then its inducing inputs are those it was given, or as many as
@@ -139,6 +141,8 @@ class StreamingPosterior:
                 "expected mean='natural' or 'network', got 'dual', which absorbs nothing: build "
                 "the posterior without it"
             )
+        if window is not None:
+            spec.require_order_free("for a window, whose samples are forgotten")
         self._on_drift = callback(on_drift, spec.likelihood)
         z = posterior.inducing_inputs if posterior.is_fitted else _given_inducing(posterior)
         num_data = posterior.num_data if posterior.is_fitted else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as system
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,7 +88,7 @@ class Batch:
             starts = range(0, len(samples), size)
             return Batch.join([Batch.of(state, samples.take(slice(s, s + size))) for s in starts])
         features = state.basis.features(samples.x, diagonal=True)
-        return Batch(samples, features, state.terms(samples.x, features.outputs, samples.y))
+        return Batch(samples, features, state.terms(samples.x, features, samples.y))
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -110,26 +110,45 @@ class Batch:
 
     def require_moderate(self, state: State) -> None:
         """Refuse numbers that no sum can hold beside others."""
-        features, terms = self.features, self.terms
-        assert features.diagonal is not None
-        values = (features.phi, features.diagonal, terms.gradient, terms.curvature, terms.constant)
-        largest = max(float(value.abs().amax()) for value in values)
-        if not all(bool(torch.isfinite(value).all()) for value in values) or largest > LARGEST:
-            raise DataError(
-                f"expected inputs and targets of moderate size, got some whose kernel or "
-                f"likelihood reaches {largest:.0e}: scale them"
-            )
-        typical, found = state.basis.scale, float(features.diagonal.amax())
-        if found > LARGEST_SCALE * typical:
-            raise DataError(
-                f"expected inputs of the size of the inducing inputs, got some with a kernel of "
-                f"{found:.0e} beside {typical:.0e}: scale them"
-            )
+        _require_moderate_inputs(state, self.features)
+        terms = self.terms
+        _require_moderate(terms.gradient, terms.curvature, terms.constant)
 
     @property
     def curvature(self) -> Tensor:
         """b of each kernel, ``[K, B]``."""
         return self.terms.curvature.double().mT[: len(self.features.phi)]
+
+
+def rows(state: State, samples: Samples) -> Iterator[tuple[Samples, Features]]:
+    """Checked samples one by one, with their features."""
+    size = state.basis.batch_size
+    for start in range(0, len(samples), size):
+        part = samples.take(slice(start, start + size))
+        features = state.basis.features(part.x, diagonal=True)
+        _require_moderate_inputs(state, features)
+        for row in range(len(part)):
+            yield part.take(slice(row, row + 1)), features.take(slice(row, row + 1))
+
+
+def _require_moderate_inputs(state: State, features: Features) -> None:
+    assert features.diagonal is not None
+    _require_moderate(features.phi, features.diagonal)
+    typical, found = state.basis.scale, float(features.diagonal.amax())
+    if found > LARGEST_SCALE * typical:
+        raise DataError(
+            f"expected inputs of the size of the inducing inputs, got some with a kernel of "
+            f"{found:.0e} beside {typical:.0e}: scale them"
+        )
+
+
+def _require_moderate(*values: Tensor) -> None:
+    largest = max(float(value.abs().amax()) for value in values)
+    if not all(bool(torch.isfinite(value).all()) for value in values) or largest > LARGEST:
+        raise DataError(
+            f"expected inputs and targets of moderate size, got some whose kernel or likelihood "
+            f"reaches {largest:.0e}: scale them"
+        )
 
 
 def checked(state: State, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:

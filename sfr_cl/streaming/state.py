@@ -18,7 +18,7 @@ from sfr_cl.core.state import State
 from sfr_cl.core.sums import DualSums
 from sfr_cl.streaming.inducing import NO_CANDIDATES, NO_RESIDUAL, Candidates, ResidualBound
 from sfr_cl.streaming.monitor import Calibration, ExcessNLL, Monitor
-from sfr_cl.streaming.samples import Batch, Samples
+from sfr_cl.streaming.samples import Batch, Samples, rows
 from sfr_cl.streaming.settings import Settings
 from sfr_cl.streaming.window import Totals, Window
 
@@ -148,9 +148,18 @@ class StreamState:
 
     def with_samples(self, samples: Samples) -> StreamState:
         """With at most :attr:`capacity` more samples, checked; they are pending."""
-        batch = Batch.of(self.flushed.state, samples.copied())
+        samples, state = samples.copied(), self.flushed.state
+        if not state.spec.at_posterior:
+            return self._with_batch(Batch.of(state, samples))
+        stream = self
+        for sample, features in rows(state, samples):
+            terms = stream.solved.terms_of_row(features, sample.y)
+            stream = stream._with_batch(Batch(sample, features, terms))
+        return stream
+
+    def _with_batch(self, batch: Batch) -> StreamState:
         batch.require_moderate(self.flushed.state)
-        monitor = self.monitor
+        samples, monitor = batch.samples, self.monitor
         watches = monitor.calibration is not None or monitor.excess is not None
         if watches and self.flushed.has_data:
             monitor = monitor.after(self.flushed.solved, batch, self.n_seen)

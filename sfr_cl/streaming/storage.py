@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -194,22 +194,25 @@ def _restored(
     settings = Settings.from_plain(part(values, "settings", dict))
     state = state.with_spec(prior_precision=part(values, "prior_precision", float))
     n_seen = part(values, "learned", int)
-    return StreamState(
+    clock, flushed_at = _time(values, "clock"), n_seen - (0 if pending is None else len(pending[1]))
+    stream = StreamState(
         settings=settings,
         flushed=Flushed(state, window, settings.block),
-        monitor=monitor,
-        n_seen=n_seen,
-        flushed_at=n_seen - (0 if pending is None else len(pending[1])),
+        monitor=Monitor(None, None),
+        n_seen=flushed_at,
+        flushed_at=flushed_at,
         maintenance_at=_optional(values, "due", int),
         choosing=part(values, "choosing", bool),
-        pending=() if pending is None else (Batch.of(state, Samples(*pending)),),
         rebuilt=rebuilt,
         residual=_residual(values),
         candidates=candidates,
-        clock=_time(values, "clock"),
-        now=_time(values, "now"),
+        clock=clock,
+        now=clock,
         exact_since=_time(values, "exact_since"),
     )
+    if pending is not None:
+        stream = stream.with_samples(Samples(*pending))
+    return replace(stream, monitor=monitor, now=_time(values, "now"))
 
 
 def _optional(values: Mapping[str, Any], name: str, kind: type[T]) -> T | None:

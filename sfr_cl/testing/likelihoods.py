@@ -87,7 +87,11 @@ def _check_derivatives(likelihood: Likelihood, f: Tensor, y: Tensor, exact: bool
     (slope,) = torch.autograd.grad(log_prob.sum(), at, create_graph=True)
     expect_close(likelihood.gradient(f, y), slope.detach(), "the gradient of log p")
     curvature = likelihood.curvature(f, y)
-    expect(bool((curvature >= 0).all()), "curvature that is not negative", curvature)
+    if likelihood.linearize_at != "posterior":
+        expect(bool((curvature >= 0).all()), "curvature that is not negative", curvature)
+    product = likelihood.curvature_product(f, y, f)
+    expect(product.shape == f.shape, f"a curvature product {list(f.shape)}", list(product.shape))
+    expect(bool(((f * product).sum(1) > -1e-9).all()), "a product that is not negative", product)
     if not exact:
         expect(curvature.shape == f.shape, f"curvature {list(f.shape)}", list(curvature.shape))
         return

@@ -371,7 +371,10 @@ OPTIONS = {
     "output_kernel": ({"output_kernel": "full"}, "output_kernel .*shared, per_output; got 'full'"),
     "mean": ({"mean": "zero"}, "mean .*natural, dual, network; got 'zero'"),
     "mean-none": ({"mean": None}, "mean .*natural, dual, network; got None"),
-    "linearize_at": ({"linearize_at": "zero"}, "linearize_at .*prior, network; got 'zero'"),
+    "linearize_at": (
+        {"linearize_at": "zero"},
+        "linearize_at .*prior, posterior, network; got 'zero'",
+    ),
     "dual-at-prior": ({"mean": "dual", "linearize_at": "prior"}, "leave linearize_at out"),
     "network-at-prior": ({"mean": "network", "linearize_at": "prior"}, "leave linearize_at out"),
     "parameters": ({"parameters": "first_layer"}, "'all', 'last_layer'.*'first_layer'"),

@@ -81,6 +81,42 @@ class Poisson(Likelihood):
         return torch.distributions.Poisson((mean + variance / 2).exp())
 
 
+class StudentT(Likelihood):
+    """Heavy tails: the curvature is negative where a target is far away."""
+
+    name = "student-t"
+
+    def __init__(self, degrees: float = 3.0, scale: float = 0.2) -> None:
+        self.degrees, self.scale = degrees, scale
+
+    def settings(self) -> dict[str, Any]:
+        return {"degrees": self.degrees, "scale": self.scale}
+
+    def targets(self, y: Tensor, num_outputs: int) -> Tensor:
+        return y.reshape(len(y), num_outputs).double()
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        return torch.distributions.StudentT(self.degrees, f, self.scale).log_prob(y).sum(1)
+
+    def gradient(self, f: Tensor, y: Tensor) -> Tensor:
+        error = y - f
+        return (self.degrees + 1) * error / (self._width + error.square())
+
+    def curvature(self, f: Tensor, y: Tensor) -> Tensor:
+        error = (y - f).square()
+        return (self.degrees + 1) * (self._width - error) / (self._width + error).square()
+
+    @property
+    def _width(self) -> float:
+        return self.degrees * self.scale**2
+
+    def predictive(
+        self, mean: Tensor, variance: Tensor, link: str
+    ) -> torch.distributions.Distribution:
+        del link
+        return torch.distributions.StudentT(self.degrees, mean, (variance + self.scale**2).sqrt())
+
+
 def contents(posterior: SFRPosterior) -> dict[str, Any] | None:
     """A copy of all a posterior holds; ``None`` before it is fitted."""
     try:
