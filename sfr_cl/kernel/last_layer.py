@@ -7,7 +7,7 @@ f is multiplied with, a temperature say, may lie outside; its value stays fixed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 from typing import Any
@@ -66,8 +66,8 @@ def _nearest(network: nn.Module, run: Run) -> tuple[list[nn.Module], list[Tensor
     made: dict[Any, nn.Module] = {}
 
     def record(module: nn.Module, _: Any, output: Any) -> None:
-        for value in output if isinstance(output, list | tuple) else [output]:
-            if isinstance(value, Tensor) and value.grad_fn is not None:
+        for value in _tensors(output):
+            if value.grad_fn is not None:
                 made.setdefault(value.grad_fn, module)  # a later one let it through
 
     handles = [layer.register_forward_hook(record) for layer in _layers(network)]
@@ -97,13 +97,29 @@ def _nearest(network: nn.Module, run: Run) -> tuple[list[nn.Module], list[Tensor
     return list(dict.fromkeys(layers)), outside
 
 
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """All that a module returned."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, list | tuple | Mapping):
+        for part in output.values() if isinstance(output, Mapping) else output:
+            yield from _tensors(part)
+
+
 def _layers(network: nn.Module) -> Iterator[nn.Module]:
-    """Modules all of whose parameters are their own, or those of their parametrizations."""
+    """Modules all of whose parameters are their own, or those of their parametrizations.
+
+    A temperature in a module of its own is no layer.
+    """
     for module in network.modules():
         if isinstance(module, parametrize.ParametrizationList):
             continue
         inner = {name for name, _ in module.named_children() if name != "parametrizations"}
-        own = [name for name, _ in module.named_parameters() if name.split(".")[0] not in inner]
+        own = [
+            name
+            for name, p in module.named_parameters()
+            if name.split(".")[0] not in inner and p.numel() > 1
+        ]
         children = [child for name, child in module.named_children() if name in inner]
         if own and not any(True for child in children for _ in child.parameters()):
             yield module

@@ -156,6 +156,17 @@ class Off(nn.Module):
         return x
 
 
+class Temperature(nn.Module):
+    """A single number in a module of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / self.log.exp()
+
+
 class Pointed(nn.Module):
     """A head with a name for its layer, as libraries give it."""
 
@@ -197,6 +208,10 @@ LAST: dict[str, tuple[Case, list[str]]] = {
     "LSTM": (ZOO["LSTM"], plain("head")),
     "siamese": (ZOO["siamese"], plain("head")),
     "temperature": (ZOO["temperature"], plain("body.2")),
+    "temperature, a module": (
+        headed(lambda: nn.Sequential(linear(), Temperature())),
+        plain("head.0"),
+    ),
     "heads side by side": (
         ZOO["heads side by side"],
         [*plain("heads.0"), *plain("heads.1.2")],
