@@ -36,7 +36,11 @@ def write(
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     text = json.dumps(values, sort_keys=True, allow_nan=False)
     metadata = {"format": form, "values": text, "sha256": _digest(tensors, text)}
-    content = safetensors.torch.save(tensors, metadata)
+    names = [name for name, value in tensors.items() if value.is_complex()]
+    if names:
+        metadata["complex"] = json.dumps(names)
+    stored = {name: torch.view_as_real(tensors[name]) for name in names}
+    content = safetensors.torch.save({**tensors, **stored}, metadata)
     with replacing(path) as file:
         file.write(content)
 
@@ -72,7 +76,9 @@ def read(
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, ValueError, RuntimeError) as error:
+        for name in json.loads(metadata.get("complex", "[]")):
+            tensors[name] = torch.view_as_complex(tensors[name])
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise FileError(
             f"expected {path} to be a posterior written by save, got a file that is truncated or "
             f"of another kind ({error}): restore it from a copy"

@@ -575,6 +575,31 @@ def test_digest_is_a_checksum_of_everything() -> None:
     assert all(files._digest(*other) != digest for other in others)
 
 
+def test_complex_tensors(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    values = {"a": torch.randn(2, 3, dtype=torch.cdouble), "b": torch.arange(3.0)}
+    values["c"] = values["a"].conj()
+    files.write(tmp_path / "p", values, {"one": 1})
+    tensors, _ = files.read(tmp_path / "p")
+    assert tensors.keys() == values.keys()
+    for name, value in values.items():
+        assert tensors[name].dtype == value.dtype
+        assert torch.equal(tensors[name], value), name
+
+
+@pytest.mark.parametrize(
+    "text", ['["b"]', '["d"]', "[1]", "[[]]", "3", "{", "[" * 100_000], ids=range(7)
+)
+def test_forged_names_of_complex_tensors(text: str, tmp_path: Path) -> None:
+    files.write(tmp_path / "p", {"b": torch.arange(3.0)}, {"one": 1})
+    with safetensors.safe_open(tmp_path / "p", framework="pt") as file:
+        metadata = file.metadata()
+        tensors = {"b": file.get_tensor("b")}
+    safetensors.torch.save_file(tensors, tmp_path / "p", {**metadata, "complex": text})
+    with pytest.raises(FileError, match="restore it from a copy"):
+        files.read(tmp_path / "p")
+
+
 def test_a_network_of_other_activations(tmp_path: Path) -> None:
     posterior = fitted()
     posterior.save(tmp_path / "p")
