@@ -20,7 +20,7 @@ from sfr_cl.data.arguments import positive, whole
 from sfr_cl.data.batches import Batches
 from sfr_cl.errors import ArgumentError
 from sfr_cl.inducing import Selector, empty_state
-from sfr_cl.kernel.network import FrozenNetwork, Parameters, as_matrix, named
+from sfr_cl.kernel.network import FrozenNetwork, Parameters, as_matrix, named, require_float64
 
 from .arguments import SelectorMaker, likelihood_of, parameters_of, selector
 from .experiences import (
@@ -130,6 +130,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         self._inducing = inducing
         self._parameters = parameters_of(parameters)
         named(model, parameters)  # refuses names of no parameters
+        require_float64(torch.device(device))
         self._train_first, self._trained = train_first, False
         self._posteriors: Posteriors = {}
         # Noise is drawn when the first batch shows its shape, as if it were drawn here.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from avalanche.benchmarks import OnlineCLExperience
 from avalanche.core import SupervisedPlugin
 from avalanche.models.utils import is_multi_task_module
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from sfr_cl.data.arguments import choice, positive, whole
 from sfr_cl.errors import ArgumentError, DataError
-from sfr_cl.kernel.network import Parameters, named
+from sfr_cl.kernel.network import Parameters, named, require_float64
 
 from .arguments import (
     LIKELIHOODS,
@@ -181,7 +182,8 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
     # Avalanche's hooks ---------------------------------------------------------------------------
 
     def before_training(self, strategy: Any, **kwargs: Any) -> None:
-        """Refuse a criterion that does not fit the likelihood, and names of no parameters."""
+        """Refuse what would fail only once an experience is learned."""
+        require_float64(torch.device(strategy.device))
         require_mean(strategy._criterion)
         named(strategy.model, self._parameters)
         self._likelihood = likelihood_of(strategy._criterion, self._likelihood)

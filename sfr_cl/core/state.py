@@ -20,7 +20,7 @@ from sfr_cl.core.spec import Spec
 from sfr_cl.core.sums import SEEN, DualSums, Terms
 from sfr_cl.data.inputs import Inputs, length, take
 from sfr_cl.errors import ArgumentError, DataError, MismatchError
-from sfr_cl.kernel.network import FrozenNetwork
+from sfr_cl.kernel.network import FrozenNetwork, require_float64
 from sfr_cl.likelihoods import Likelihood
 
 Pairs = Iterable[tuple[Inputs, Any]]
@@ -212,6 +212,7 @@ class State:
 
     def to(self, device: torch.device) -> State:
         """The same on another device."""
+        require_float64(device)
         reference = self.reference.to(device)
         return State(self.spec, self.basis.to(device), self.sums.to(device), reference)
 

@@ -255,6 +255,7 @@ def named(network: nn.Module, parameters: Parameters) -> list[str] | None:
     known = [name for name, _ in network.named_parameters()]
     if not known:
         raise ArgumentError("expected a network with parameters, got one without any")
+    require_float64(next(network.parameters()).device)
     if parameters == "last_layer":
         return None
     if parameters == "all":
@@ -271,6 +272,18 @@ def named(network: nn.Module, parameters: Parameters) -> list[str] | None:
             f"{unknown or 'none'}"
         )
     return [name for name in known if name in set(parameters)]
+
+
+def require_float64(device: torch.device) -> None:
+    """Refuse a device without float64, which the sums are in whatever dtype the network has."""
+    torch.zeros((), dtype=torch.float32, device=device)  # a device that is not there says so
+    try:
+        torch.zeros((), dtype=torch.float64, device=device) + 1
+    except (TypeError, RuntimeError) as error:
+        raise ArgumentError(
+            f"expected a device with float64, which a posterior needs whatever its dtype, got "
+            f"{device}: use the CPU, with network.cpu(), or a CUDA device"
+        ) from error
 
 
 def as_matrix(outputs: Tensor) -> Tensor:
