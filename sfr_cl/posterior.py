@@ -635,8 +635,9 @@ class SFRPosterior:
 
         Learned for several outputs, it is one for each, ``[C]``.
         """
-        noise = self.solved.likelihood.noise_scale
-        return torch.tensor(noise, dtype=torch.float64) if isinstance(noise, tuple) else noise
+        solved = self.solved
+        noise = solved.likelihood.noise_scale
+        return solved.vectors.new_tensor(noise) if isinstance(noise, tuple) else noise
 
     @property
     def likelihood(self) -> Likelihood:

@@ -192,7 +192,8 @@ class StreamingClassifier(_Estimator, MiniBatchClassifier):  # type: ignore[misc
 
         if self._stream is None:
             return pd.DataFrame(index=X.index)
-        return pd.DataFrame(self._probabilities(X).numpy(), index=X.index, columns=self._labels)
+        found = self._probabilities(X).cpu().numpy()
+        return pd.DataFrame(found, index=X.index, columns=self._labels)
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """The likeliest label of each sample.

@@ -29,7 +29,7 @@ def moved(model: nn.Module, step: float = 0.1) -> nn.Module:
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for parameter in other.parameters():
-            parameter.add_(step * torch.randn(parameter.shape, generator=generator))
+            parameter.add_(step * torch.randn(parameter.shape, generator=generator).to(parameter))
     return other
 
 
