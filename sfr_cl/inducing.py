@@ -29,6 +29,7 @@ from sfr_cl.data.inputs import Inputs, concat, length, take, tree_map
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError
 from sfr_cl.kernel import TangentKernel
 from sfr_cl.kernel.network import FrozenNetwork
+from sfr_cl.kernel.precision import without_autocast
 
 Pairs = Iterable[tuple[Inputs, Tensor]]
 Selector = Callable[[Pairs, TangentKernel], Inputs]
@@ -240,6 +241,7 @@ class smooth_noise:
             batches, whole("number of inducing inputs", self.count), self.scale, self._smooth
         )
 
+    @without_autocast()
     def _smooth(self, field: Tensor) -> Tensor:
         if field.ndim < 3:
             raise DataError(
@@ -339,6 +341,7 @@ def pivots(gram: Tensor, count: int, smallest: float | None = None) -> Tensor:
     """
     variance = gram.diagonal().clone()
     limit = 10 * JITTER[gram.dtype] * variance if smallest is None else smallest
+    gram, variance = gram.double(), variance.double()
     columns = gram.new_zeros(count, len(gram))
     chosen: list[int] = []
     for step in range(count):

@@ -544,7 +544,8 @@ class SFRPosterior:
 
         P_c is the identity for outputs no datum has observed. It does not depend on the prior
         precision (unless a noise is learned with it). The published curvature is that of
-        ``linearize_at="network"``.
+        ``linearize_at="network"``. In an autocast region it is in the network's own precision; call
+        ``backward`` outside of it, as torch asks.
 
         Args:
             network: the network being trained, with at least as many outputs.

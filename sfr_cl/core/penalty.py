@@ -15,6 +15,7 @@ from sfr_cl.core.transfer import inducing
 from sfr_cl.data.inputs import Inputs, leaves, length, prepare
 from sfr_cl.errors import ArgumentError, MismatchError
 from sfr_cl.kernel.network import eval_mode, run
+from sfr_cl.kernel.precision import without_autocast
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,10 @@ class Penalty:
         return free.nonzero()[:, 0]
 
     def like(self, network: nn.Module) -> Penalty:
-        """The same on the device and in the precision of a network's parameters."""
+        """The same on the device and in the precision of a network's parameters.
+
+        P has too great a range for less than single precision.
+        """
         if not isinstance(network, nn.Module) or not any(True for _ in network.parameters()):
             raise ArgumentError(
                 f"expected a torch.nn.Module with parameters, got {type(network).__name__}"
@@ -64,15 +68,16 @@ class Penalty:
         parameter = next(network.parameters())
         device, dtype = parameter.device, parameter.dtype
         floats = [leaf for _, leaf in leaves(self.z) if leaf.is_floating_point()]
-        values = [self.targets, self.precision, *floats]
-        if all(x.device == device and x.dtype == dtype for x in values):
+        exact = torch.promote_types(dtype, torch.float32)
+        known = [(x, dtype) for x in floats] + [(x, exact) for x in (self.targets, self.precision)]
+        if all(x.device == device and x.dtype == wanted for x, wanted in known):
             return self
         return replace(
             self,
             z=prepare(self.z, device, dtype),
-            targets=self.targets.to(device, dtype),
+            targets=self.targets.to(device, exact),
             observed=self.observed.to(device),
-            precision=self.precision.to(device, dtype),
+            precision=self.precision.to(device, exact),
         )
 
     def __call__(self, network: nn.Module) -> Tensor:
@@ -81,6 +86,7 @@ class Penalty:
         with eval_mode(network):
             return mine.at(run(network, mine.z))
 
+    @without_autocast()
     def at(self, outputs: Tensor) -> Tensor:
         """The penalty of f(Z; w), ``[M, C]`` or with more columns, on its device."""
         known = self.targets.shape[1]
@@ -88,7 +94,7 @@ class Penalty:
             raise MismatchError(
                 f"expected a network with at least {known} outputs, got {outputs.shape[1]}"
             )
-        change = outputs[:, :known] - self.targets
+        change = outputs[:, :known].to(self.targets.dtype) - self.targets
         observed = change[:, self.observed].mT
         total, _ = _QuadraticForm.apply(observed, self.precision)  # type: ignore[no-untyped-call]
         if len(self.observed) < known:
@@ -116,7 +122,8 @@ class _QuadraticForm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         columns, precision, product = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody will differentiate the derivative
-            product = _products(columns, precision)
+            with without_autocast():
+                product = _products(columns, precision)
         return 2 * gradients[0] * product, None
 
 

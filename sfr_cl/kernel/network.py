@@ -22,6 +22,7 @@ from torch.nn.parameter import is_lazy
 from sfr_cl.data.inputs import Inputs, leaves, length, prepare, tree_map
 from sfr_cl.errors import ArgumentError, DataError, MismatchError
 from sfr_cl.kernel.last_layer import last_layer
+from sfr_cl.kernel.precision import without_autocast
 
 Parameters = str | Sequence[str]
 
@@ -292,9 +293,10 @@ def as_matrix(outputs: Tensor) -> Tensor:
 
 
 def run(network: nn.Module, x: Inputs) -> Tensor:
-    """A network's outputs as ``[B, C]``, checked."""
+    """A network's outputs as ``[B, C]``, checked, whatever autocast region the caller is in."""
     try:
-        outputs = network(x)
+        with without_autocast():
+            outputs = network(x)
     except Exception as error:
         raise DataError(
             f"expected inputs the network can take, got shape {_shapes(x)}: {error}"
@@ -344,11 +346,14 @@ def eval_mode(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def plain_attention() -> Iterator[None]:
-    """Attention by plain products: the fused kernels have no derivatives or batching rules."""
+    """Attention by plain products: the fused kernels have no derivatives or batching rules.
+
+    And no autocast: these are products of the network's own precision.
+    """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), without_autocast():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)

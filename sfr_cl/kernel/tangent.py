@@ -31,6 +31,7 @@ from sfr_cl.kernel.factors import Direct, Last, Outer, Stack, joined
 from sfr_cl.kernel.jacobian import jacobian
 from sfr_cl.kernel.layers import Layer, activations, covered_layers
 from sfr_cl.kernel.network import FrozenNetwork
+from sfr_cl.kernel.precision import without_autocast
 from sfr_cl.kernel.rules import RULES
 
 CACHE_BYTES = 2**31
@@ -80,6 +81,7 @@ class TangentKernel:
         self._found: _Plan | None = None
 
     @property
+    @without_autocast()
     def _plan(self) -> _Plan:
         """How gradients are made: found once, when the kernel is first used."""
         if self._found is None:
@@ -174,6 +176,7 @@ class TangentKernel:
         ]
         return torch.cat(rows, dim=1)
 
+    @without_autocast()
     def stack(self, x: Inputs, num_others: int) -> tuple[Tensor, Stack]:
         """f ``[B, C]``, and the gradients of its parameters, ready to meet M other inputs."""
         outputs, made = self._stack(self._plan, x)
@@ -183,6 +186,7 @@ class TangentKernel:
             stack += [factor] if pairs or not isinstance(factor, Outer) else factor.materialised()
         return outputs, tuple(stack)
 
+    @without_autocast()
     @torch.no_grad()
     def inner(self, left: Stack, right: Stack) -> Tensor:
         """kappa, ``[K, B, B']``."""
@@ -200,6 +204,7 @@ class TangentKernel:
             return total / self.num_outputs
         return total if len(total) == self.num_kernels else total.repeat(self.num_kernels, 1, 1)
 
+    @without_autocast()
     @torch.no_grad()
     def norms(self, stack: Stack) -> Tensor:
         """kappa(x, x), ``[K, B]``."""

@@ -423,3 +423,27 @@ def test_derivative_of_the_penalty_is_that_of_its_formula() -> None:
     expected = torch.autograd.grad(total, list(other.parameters()))
     for one, two in zip(found, expected, strict=True):
         assert torch.allclose(one, two, rtol=1e-3, atol=1e-5 * float(two.abs().max()))
+
+
+def test_a_custom_loop_in_mixed_precision_is_held_alike() -> None:
+    """The penalty, its gradient and what is kept of a task are those of single precision."""
+
+    def step(mixed: bool) -> tuple[float, list[torch.Tensor]]:
+        torch.manual_seed(0)
+        x, y = torch.randn(40, 3), torch.arange(40) % 2
+        model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+        keeper = SFRPlugin(num_inducing=10, likelihood="classification", verbose=False)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            keeper.end_task(model, torch.utils.data.TensorDataset(x, y))
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.1 * torch.randn_like(parameter))
+            penalty = keeper.penalty(model)
+        gradients = torch.autograd.grad(penalty, list(model.parameters()))
+        return penalty.item(), list(gradients)
+
+    plain, mixed = step(False), step(True)
+    assert plain[0] > 0
+    assert mixed[0] == plain[0]
+    for ours, expected in zip(mixed[1], plain[1], strict=True):
+        assert torch.equal(ours, expected)
