@@ -384,6 +384,11 @@ def by_name(name: str) -> Likelihood:
 named = renamed(by_name, "named")
 
 
+def is_built_in(likelihood: Likelihood) -> bool:
+    """Whether :func:`by_name` makes its class: a subclass may compute something else."""
+    return type(likelihood) in (CategoricalLikelihood, BernoulliLikelihood, GaussianLikelihood)
+
+
 def _noise(variance: Any) -> Noise:
     """One positive number, or one for each output."""
     if isinstance(variance, Tensor):

@@ -648,7 +648,8 @@ class SFRPosterior:
     def state_dict(self) -> dict[str, Any]:
         """All of the posterior as ``{"tensors": {name: tensor}, "values": plain values}``."""
         tensors, values = snapshot.take(self.state)
-        return {"tensors": tensors, "values": {**values, "logit_scale": self.logit_scale}}
+        own = {"logit_scale": self.logit_scale, "given": self._spec.given()}
+        return {"tensors": tensors, "values": {**values, **own}}
 
     def load_state_dict(self, state: dict[str, Any]) -> SFRPosterior:
         """Adopt what :meth:`state_dict` gave. The network lends its architecture only.
@@ -672,7 +673,8 @@ class SFRPosterior:
         _require_same("options", stored.options() == self._spec.options())
         restored = snapshot.restore(tensors, values, self._network, self._spec.likelihood)
         scale = positive("logit_scale", snapshot.part(values, "logit_scale", float))
-        self._spec = replace(self._spec, likelihood=restored.likelihood)
+        given = snapshot.read_given(values)
+        self._spec = replace(self._spec, likelihood=restored.likelihood, **given)
         return self._adopt(restored, logit_scale=scale)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -697,10 +699,12 @@ class SFRPosterior:
         Args:
             path: a file written by :meth:`save`.
             network: a module of the same architecture; the weights come from the file.
-            likelihood: the object, if the posterior was made with a custom one.
+            likelihood: the object, if the posterior was made with a custom one; its settings must
+                be those of the file.
 
         Returns:
-            The posterior as it was saved.
+            The posterior as it was saved, with the delta, the number of outputs and the batch size
+            it was given for the next :meth:`fit`, and its inducing inputs.
 
         Raises:
             FileError: the file is truncated, altered, or not one of ours.
@@ -719,9 +723,11 @@ class SFRPosterior:
     ) -> SFRPosterior:
         """The posterior of a :meth:`state_dict`, its options included; see :meth:`load`."""
         snapshot.check_architecture(tensors, network)
-        likelihood = likelihood or likelihoods.by_name(snapshot.part(values, "likelihood", str))
-        # The delta of the file is the one in use: what was asked for is not stored.
-        spec = replace(snapshot.read_spec(values, likelihood), prior_precision=None)
+        name = snapshot.part(values, "likelihood", str)
+        own = likelihood or likelihoods.by_name(name)
+        spec = replace(snapshot.read_spec(values, own), prior_precision=None)
+        if likelihood is not None:
+            snapshot.require_settings(values, likelihood)
         posterior = cls.of(spec, network).load_state_dict({"tensors": tensors, "values": values})
         posterior._inducing = posterior.inducing_inputs
         return posterior

@@ -17,6 +17,9 @@ from sfr_cl.likelihoods import Likelihood
 OPTIONS = ("output_kernel", "parameters", "mean", "linearize_at", "dtype")
 """Fields that fix what the sums mean: stored in files, and equal in posteriors that are added."""
 
+GIVEN = ("prior_precision", "num_outputs", "batch_size")
+"""Fields that say how the next fit starts: stored in files; posteriors that are added may differ."""
+
 CHOICES = {
     "output_kernel": ("shared", "per_output"),
     "mean": ("natural", "dual", "network"),
@@ -143,6 +146,10 @@ class Spec:
             )
         self.likelihood.require_outputs(wanted)
         return wanted
+
+    def given(self) -> dict[str, Any]:
+        """The :data:`GIVEN`, as they were given."""
+        return {name: getattr(self, name) for name in GIVEN}
 
     def options(self) -> dict[str, Any]:
         """The :data:`OPTIONS` as values a JSON file can hold."""

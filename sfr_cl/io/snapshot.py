@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sfr_cl.core.basis import InducingInputs
-from sfr_cl.core.spec import OPTIONS, Spec
+from sfr_cl.core.spec import GIVEN, OPTIONS, Spec
 from sfr_cl.core.state import State
 from sfr_cl.core.sums import DualSums
 from sfr_cl.core.transfer import inducing
@@ -19,7 +20,7 @@ from sfr_cl.data.inputs import Inputs, leaves, length
 from sfr_cl.errors import MismatchError
 from sfr_cl.kernel import TangentKernel
 from sfr_cl.kernel.network import FrozenNetwork
-from sfr_cl.likelihoods import Likelihood
+from sfr_cl.likelihoods import Likelihood, is_built_in
 
 T = TypeVar("T")
 
@@ -38,6 +39,7 @@ def take(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "options": spec.options(),
         "likelihood": spec.likelihood.name,
         "settings": spec.likelihood.settings(),
+        "custom_likelihood": not is_built_in(spec.likelihood),
         "parameter_names": basis.network.names,
         "num_outputs": state.num_outputs,
         "kernel_outputs": basis.kernel_outputs,
@@ -115,12 +117,58 @@ def read_spec(values: Mapping[str, Any], likelihood: Likelihood) -> Spec:
             f"expected the likelihood the posterior was made with, {name!r}, got "
             f"{likelihood.name!r}"
         )
+    custom = not is_built_in(likelihood)
+    # Version 0.1.0 did not say.
+    if "custom_likelihood" in values and custom != part(values, "custom_likelihood", bool):
+        raise MismatchError(
+            f"expected {'the built-in' if custom else 'a custom'} likelihood {name!r}, with which "
+            f"the posterior was made, got {type(likelihood).__name__}: give the object it was made "
+            f"with as load(path, network, likelihood=...), or none if it was built in"
+        )
     likelihood = likelihood.with_settings(part(values, "settings", dict))
     delta = values.get("prior_precision", 0.0)
     spec = Spec.from_options(stored, likelihood)
     if delta is not None:
         spec = replace(spec, prior_precision=positive("prior_precision", delta))
     return spec
+
+
+def read_given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """How the next fit is to start; nothing where version 0.1.0 did not say."""
+    if "given" not in values:
+        return {}
+    stored = part(values, "given", dict)
+    if sorted(stored) != sorted(GIVEN):
+        raise MismatchError(f"expected {', '.join(GIVEN)} as they were given, got {sorted(stored)}")
+    checks: dict[str, Callable[[str, Any], float]] = {
+        "prior_precision": positive,
+        "num_outputs": whole,
+        "batch_size": whole,
+    }
+    return {
+        name: None if stored[name] is None else check(name, stored[name])
+        for name, check in checks.items()
+    }
+
+
+def require_settings(values: Mapping[str, Any], likelihood: Likelihood) -> None:
+    """Refuse a likelihood of other settings than the stored ones, which would replace its own.
+
+    Where a noise that is learned starts is no setting.
+    """
+    stored = part(values, "settings", dict)
+    own = json.loads(json.dumps(likelihood.settings()))
+    if likelihood.learns_noise and likelihood.with_settings(stored).learns_noise:
+        stored = likelihood.with_settings(stored).with_noise(1.0).settings()
+        own = likelihood.with_noise(1.0).settings()
+    known = part(values, "settings", dict)
+    other = sorted(name for name in known if own.get(name) != stored[name])
+    if other:
+        raise MismatchError(
+            f"expected the likelihood the posterior was made with, "
+            f"{', '.join(f'{name}={stored[name]!r}' for name in other)}, got "
+            f"{', '.join(f'{name}={own.get(name)!r}' for name in other)}: give it those settings"
+        )
 
 
 def check_architecture(tensors: Mapping[str, Tensor], network: nn.Module) -> None:

@@ -7,6 +7,7 @@ import os
 import pickle
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from sfr_cl import SFRError, SFRPosterior
+from sfr_cl import Likelihood, SFRError, SFRPosterior, StreamingPosterior
 from sfr_cl.errors import FileError, MismatchError
 from sfr_cl.io import files
+from sfr_cl.likelihoods import GaussianLikelihood
 from support.posteriors import (
     FEATURES,
     OUTPUTS,
@@ -200,6 +202,111 @@ def test_likelihood_that_is_not_the_files(tmp_path: Path) -> None:
     fitted("regression").save(tmp_path / "p")
     with pytest.raises(MismatchError, match="likelihood"):
         SFRPosterior.load(tmp_path / "p", mlp(1), likelihood=Poisson())
+
+
+class Scaled(GaussianLikelihood):
+    """A custom likelihood under a name that is built in."""
+
+
+class Counted(Poisson):
+    """With a setting, and no way to take another."""
+
+    def __init__(self, level: float = 1.0) -> None:
+        self.level = level
+
+    def settings(self) -> dict[str, Any]:
+        return {"level": self.level}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("learn", [False, True])
+def test_a_subclass_of_a_built_in_likelihood_stays_one(
+    learn: bool, stream: bool, tmp_path: Path
+) -> None:
+    posterior = SFRPosterior(mlp(1), Scaled(0.3, learn=learn), inducing=inputs(8))
+    posterior.fit(data("regression"))
+    assert type(posterior.solved.likelihood) is Scaled
+    face: Any = SFRPosterior
+    if stream:
+        face = StreamingPosterior
+        saved = StreamingPosterior(posterior)
+        saved.save(tmp_path / "p")
+        saved.close()
+    else:
+        posterior.save(tmp_path / "p")
+
+    def load(**given: Any) -> Any:
+        found = face.load(tmp_path / "p", mlp(1, seed=8), **given)
+        return found[0].posterior if stream else found
+
+    loaded = load(likelihood=Scaled(0.3, learn=learn))
+    assert type(loaded.likelihood) is Scaled
+    assert type(loaded.solved.likelihood) is Scaled
+    x = inputs(5, seed=6)
+    torch.testing.assert_close(loaded.predict(x).stddev, posterior.predict(x).stddev)
+    for given in ({}, {"likelihood": GaussianLikelihood(0.3, learn=learn)}):
+        with pytest.raises(MismatchError, match=r"a custom likelihood 'regression'.*likelihood="):
+            load(**given)
+
+
+def test_a_subclass_is_not_what_a_built_in_likelihood_made(tmp_path: Path) -> None:
+    fitted("regression", noise_variance=0.3).save(tmp_path / "p")
+    with pytest.raises(MismatchError, match=r"the built-in likelihood 'regression'.*got Scaled"):
+        SFRPosterior.load(tmp_path / "p", mlp(1), likelihood=Scaled(0.3))
+
+
+def test_settings_that_are_not_the_files(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+
+    def load(likelihood: Likelihood) -> SFRPosterior:
+        return SFRPosterior.load(path, mlp(1), likelihood=likelihood)
+
+    fitted("regression", noise_variance=0.3).save(path)
+    assert load(GaussianLikelihood(0.3)).noise_variance == 0.3
+    with pytest.raises(MismatchError, match=r"noise_variance=0\.3, got noise_variance=9\.0"):
+        load(GaussianLikelihood(9.0))
+    with pytest.raises(MismatchError, match=r"learn=False.*, got learn=True"):
+        load(GaussianLikelihood(0.3, learn=True))
+
+    posterior = fitted("regression")
+    posterior.save(path)
+    loaded = load(GaussianLikelihood(5.0, learn=True))  # where learning starts is no setting
+    assert loaded.noise_variance == posterior.noise_variance
+    with pytest.raises(MismatchError, match="learn=True"):
+        load(GaussianLikelihood(1.0))
+
+    SFRPosterior(mlp(1), Counted(2.0), inducing=inputs(8)).init().save(path)
+    assert load(Counted(2.0)).likelihood.settings() == {"level": 2.0}
+    with pytest.raises(MismatchError, match=r"level=2\.0, got level=1\.0"):
+        load(Counted())
+
+
+def test_the_next_fit_starts_as_it_was_given(tmp_path: Path) -> None:
+    options = {"prior_precision": 7.0, "batch_size": 5, "num_outputs": 4}
+    posterior = fitted(**options).tune_prior_precision(data(seed=5))
+    assert posterior.prior_precision != 7.0
+    posterior.save(tmp_path / "p")
+    loaded = SFRPosterior.load(tmp_path / "p", mlp())
+    assert loaded.prior_precision == posterior.prior_precision
+    assert loaded.spec == replace(posterior.spec, likelihood=loaded.likelihood)
+    assert loaded.replace_inducing(inputs(6)).state.basis.batch_size == 5
+    for each in (posterior, loaded):
+        each.fit(data(seed=3))
+        assert (each.prior_precision, each.state.basis.batch_size, each.num_outputs) == (7.0, 5, 4)
+
+    stream = StreamingPosterior(fitted(**options))
+    stream.save(tmp_path / "s")
+    stream.close()
+    again = StreamingPosterior.load(tmp_path / "s", mlp())[0].posterior
+    assert (again.spec.prior_precision, again.spec.batch_size) == (7.0, 5)
+
+
+def test_a_default_delta_stays_one_that_is_learned(tmp_path: Path) -> None:
+    posterior = fitted("regression").tune_prior_precision(data("regression", seed=5))
+    posterior.save(tmp_path / "p")
+    loaded = SFRPosterior.load(tmp_path / "p", mlp(1)).fit(data("regression"))
+    assert loaded.spec.learns_precision
+    assert loaded.prior_precision == fitted("regression").prior_precision
 
 
 OTHER_NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -458,6 +565,9 @@ def test_no_file(tmp_path: Path) -> None:
 # load_state_dict --------------------------------------------------------------------------------
 
 STATE = fitted("regression", noise_variance=0.5).update(data("regression", seed=3)).state_dict()
+LATER = ("given", "custom_likelihood")
+"""Not in files of version 0.1.0."""
+
 SOLVED = [name for name in STATE["tensors"] if not name.startswith(("network.", "inducing."))]
 
 
@@ -497,7 +607,8 @@ def test_part_of_a_wrong_type(part: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "name"), [(part, name) for part in ("tensors", "values") for name in STATE[part]]
+    ("part", "name"),
+    [(part, name) for part in ("tensors", "values") for name in STATE[part] if name not in LATER],
 )
 def test_missing_key(part: str, name: str) -> None:
     state = copy.deepcopy(STATE)
@@ -535,6 +646,20 @@ def test_good_values_are_not_taken_over_with_a_bad_one() -> None:
     state = changed("values", "prior_precision", 3.0)
     state["values"]["logit_scale"] = -1.0
     refuses_state(state)
+
+
+@pytest.mark.parametrize("change", [{"prior_precision": -1.0}, {"batch_size": 2.5}, {"x": 1}])
+def test_a_wrong_start_of_the_next_fit(change: dict[str, Any]) -> None:
+    refuses_state(changed("values", "given", {**STATE["values"]["given"], **change}))
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_files_of_before_have_less(name: str) -> None:
+    state = fitted().state_dict()
+    del state["values"][name]
+    posterior = SFRPosterior(mlp(), "classification", prior_precision=3.0).load_state_dict(state)
+    assert posterior.prior_precision == 1.0
+    assert posterior.spec.prior_precision == (3.0 if name == "given" else None)
 
 
 def test_unknown_tensor() -> None:
