@@ -18,7 +18,7 @@ OPTIONS = ("output_kernel", "parameters", "mean", "linearize_at", "dtype")
 """Fields that fix what the sums mean: stored in files, and equal in posteriors that are added."""
 
 GIVEN = ("prior_precision", "num_outputs", "batch_size")
-"""Fields that say how the next fit starts: stored in files; posteriors that are added may differ."""
+"""Fields that say how the next fit starts: stored in files, and free to differ in what is added."""
 
 CHOICES = {
     "output_kernel": ("shared", "per_output"),
