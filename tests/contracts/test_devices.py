@@ -205,6 +205,7 @@ Verb = Callable[[SFRPosterior, tuple[Tensor, Tensor]], Any]
 
 READ: dict[str, Verb] = {
     "predict": lambda it, at: [it.predict(at[0], link=link) for link in ("probit", "mc", "map")],
+    "log_prob": lambda it, at: it.predict(at[0]).log_prob(at[1]),
     "predict_f": lambda it, at: it.predict_f(at[0]),
     "full covariance": lambda it, at: it.predict_f(at[0][:4], full_cov=True),
     "predict_f_at": lambda it, at: it.predict_f_at(at[0], [0.1, 2.0]),
@@ -259,6 +260,12 @@ def test_posterior(case: str) -> None:
         return {**found, "absorption": absorbed(it, at)}
 
     assert_same_on_device(scenario)
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_targets_on_the_cpu(kind: str) -> None:
+    x, y = sample(kind, 7, seed=4)
+    assert_same_on_device(lambda on: build(kind, on).fit(sample(kind)).predict(x).log_prob(y))
 
 
 @pytest.mark.filterwarnings("ignore:the best prior precision lies at the edge")
