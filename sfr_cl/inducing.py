@@ -28,7 +28,7 @@ from sfr_cl.data.batches import Batches
 from sfr_cl.data.inputs import Inputs, concat, length, take, tree_map
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError
 from sfr_cl.kernel import TangentKernel
-from sfr_cl.kernel.network import FrozenNetwork
+from sfr_cl.kernel.network import BOUND, FrozenNetwork
 from sfr_cl.kernel.precision import without_autocast
 
 Pairs = Iterable[tuple[Inputs, Tensor]]
@@ -318,7 +318,7 @@ def checked_pairs(
 ) -> tuple[Checked, TangentKernel]:
     """Data as a selector takes it, and the network's kernel."""
     x = network.prepare(next(iter(batches))[0])
-    kernel = TangentKernel(network, network.bind(take(x, slice(0, 1))), spec.shared, x)
+    kernel = TangentKernel(network, network.bind(take(x, slice(0, BOUND))), spec.shared, x)
     outputs = spec.num_outputs or kernel.num_outputs
     return Checked(batches, network.prepare, network.device, spec.likelihood, outputs), kernel
 

@@ -26,7 +26,7 @@ from sfr_cl.core.sums import DualSums
 from sfr_cl.core.transfer import Sites, inducing
 from sfr_cl.data.arguments import choice, fraction, positive, whole
 from sfr_cl.data.batches import Batches, Data
-from sfr_cl.data.inputs import Inputs, same, take
+from sfr_cl.data.inputs import Inputs, same
 from sfr_cl.deprecation import renamed
 from sfr_cl.errors import ArgumentError, DataError, MismatchError, NotFittedError
 from sfr_cl.inducing import Selector, as_selector, checked_pairs, empty_state
@@ -401,7 +401,7 @@ class SFRPosterior:
         grown = FrozenNetwork(network, state.basis.network.names, spec.dtype)
         grown.require_finite()
         grown.check_grown_from(state.basis.network)
-        num_outputs = grown.bind(take(self.inducing_inputs, slice(0, 1)))
+        num_outputs = grown.bind(self.inducing_inputs)
         if num_outputs <= state.num_outputs:
             raise MismatchError(
                 f"expected more than {state.num_outputs} outputs, got {num_outputs}: outputs can "

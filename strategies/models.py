@@ -8,9 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from sfr_cl.data.inputs import Inputs, prepare
-from sfr_cl.kernel.network import FrozenNetwork, Parameters, as_matrix, eval_mode, run
-
-PROBES = 4
+from sfr_cl.kernel.network import (
+    BOUND,
+    FrozenNetwork,
+    Parameters,
+    as_matrix,
+    dtype_of,
+    eval_mode,
+    run,
+)
 
 
 class TaskView(nn.Module):
@@ -40,14 +46,13 @@ class TaskView(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """Of its parameters."""
-        return next(self.parameters()).dtype
+        return dtype_of(self)
 
     @torch.no_grad()
     def outputs(self, x: Inputs) -> Tensor:
         """Its values at inputs in eval mode, ``[B, C]``."""
-        parameter = next(self.parameters())
         with eval_mode(self):
-            return run(self, prepare(x, parameter.device, parameter.dtype))
+            return run(self, prepare(x, next(self.parameters()).device, self.dtype))
 
 
 @dataclass(frozen=True)
@@ -76,15 +81,13 @@ class Head:
         """
         own = TaskView.parameters_of(parameters)
         network = FrozenNetwork(TaskView(model, label), own, torch.float64)
-        rows = network.prepare(x[:PROBES])
+        rows = network.prepare(x[:BOUND])
         generator = torch.Generator().manual_seed(0)
 
         def draw(like: Tensor) -> Tensor:
             return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 
-        if rows.is_floating_point():  # a blank image tells nothing of a network without biases
-            rows = torch.cat([rows, rows + draw(rows)])
-        size = network.bind(rows[:1])
+        size = network.bind(rows)
         direction = {name: draw(p) for name, p in network.parameters.items()}
         active = (network.tangent(rows, direction) != 0).any(0).nonzero()[:, 0]
         return Head(network, active, size)

@@ -26,7 +26,7 @@ from sfr_cl.data.inputs import (
     take,
     tree_map,
 )
-from sfr_cl.errors import SFRWarning
+from sfr_cl.errors import ArgumentError, SFRWarning
 from sfr_cl.kernel import TangentKernel
 from sfr_cl.kernel.network import FrozenNetwork
 from sfr_cl.kernel.tangent import AtInducing
@@ -152,6 +152,7 @@ class InducingInputs(Basis):
         """Z, prepared, whitened; ``None`` chooses a batch size."""
         size = choose_batch_size(kernel, length(z), batch_size)
         at_z = kernel.inducing(z, size)
+        _require_derivatives(at_z.gram)
         _warn_of_duplicates(at_z.gram)
         factor = cholesky(at_z.gram, GRAM, JITTER[kernel.network.dtype])
         return InducingInputs.whitened(kernel, z, factor, size, at_z)
@@ -215,6 +216,7 @@ class InducingInputs(Basis):
         joint = concat([self.z, z])
         size = min(self.batch_size, choose_batch_size(self.kernel, length(joint), None))
         at_z = self.kernel.inducing(joint, size)
+        _require_derivatives(at_z.gram)
         _warn_of_duplicates(at_z.gram)
         factor = extend_cholesky(self.factor, at_z.gram, GRAM, JITTER[self.network.dtype])
         return InducingInputs.whitened(self.kernel, joint, factor, size, at_z)
@@ -259,6 +261,15 @@ def choose_batch_size(kernel: TangentKernel, num_inducing: int, requested: int |
         device,
     )
     return requested
+
+
+def _require_derivatives(gram: Tensor) -> None:
+    """Refuse a kernel that is zero everywhere."""
+    if not gram.diagonal(dim1=-2, dim2=-1).any(-1).all():
+        raise ArgumentError(
+            "expected outputs that depend on the parameters, got derivatives that are zero at all "
+            "inducing inputs: train the network again if it is dead, or give other inputs"
+        )
 
 
 def _warn_of_duplicates(gram: Tensor) -> None:

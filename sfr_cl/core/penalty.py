@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from sfr_cl.core.sums import SEEN
 from sfr_cl.core.transfer import inducing
 from sfr_cl.data.inputs import Inputs, leaves, length, prepare
 from sfr_cl.errors import ArgumentError, MismatchError
-from sfr_cl.kernel.network import eval_mode, run
+from sfr_cl.kernel.network import asking, dtype_of, eval_mode, run
 from sfr_cl.kernel.precision import without_autocast
 
 
@@ -65,8 +66,7 @@ class Penalty:
             raise ArgumentError(
                 f"expected a torch.nn.Module with parameters, got {type(network).__name__}"
             )
-        parameter = next(network.parameters())
-        device, dtype = parameter.device, parameter.dtype
+        device, dtype = next(network.parameters()).device, dtype_of(network)
         floats = [leaf for _, leaf in leaves(self.z) if leaf.is_floating_point()]
         exact = torch.promote_types(dtype, torch.float32)
         known = [(x, dtype) for x in floats] + [(x, exact) for x in (self.targets, self.precision)]
@@ -84,7 +84,7 @@ class Penalty:
         """The penalty of a network's current weights, differentiable with respect to them."""
         mine = self.like(network)
         with eval_mode(network):
-            return mine.at(run(network, mine.z))
+            return mine.at(asking(partial(run, network), mine.z))
 
     @without_autocast()
     def at(self, outputs: Tensor) -> Tensor:

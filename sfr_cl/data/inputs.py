@@ -114,6 +114,8 @@ def prepare(
         leaf = leaf.detach()
         if leaf.is_inference():
             leaf = leaf.clone()
+        if leaf.is_complex():
+            return leaf.to(device, dtype.to_complex())
         return leaf.to(device, dtype) if leaf.is_floating_point() else leaf.to(device)
 
     with torch.inference_mode(False):

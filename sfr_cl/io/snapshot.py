@@ -74,6 +74,7 @@ def restore(
         name: _tensor(tensors, name, shape, torch.float64).to(device, copy=True)
         for name, shape in shapes.items()
     }
+    frozen.bind(z)
     outputs = frozen(z)
     fits = kernel_outputs <= outputs.shape[1]
     if not spec.any_outputs:

@@ -35,6 +35,10 @@ class Direct:
         """Squared norms, ``[C, B]``."""
         return self.rows.square().sum(2)
 
+    def mixed(self, weights: Tensor) -> Tensor:
+        """Squared norm of the sum over outputs and inputs with some weights, ``[C, B]``."""
+        return (weights.flatten() @ self.rows.flatten(0, 1)).square().sum()
+
 
 @dataclass(frozen=True)
 class Outer:
@@ -103,6 +107,17 @@ class Outer:
             gram = (self.a[:, :, None] == self.a[:, None]).to(self.g.dtype)
         return (self.g @ self.g.mT * (gram + int(self.bias))).sum((2, 3))
 
+    def mixed(self, weights: Tensor) -> Tensor:
+        """As :meth:`Direct.mixed`."""
+        g = (weights[:, :, None, None] * self.g).sum(0).flatten(0, 1)
+        a = self.a.flatten(0, 1)
+        if a.is_floating_point():
+            weight = g.mT @ a
+        else:
+            weight = g.new_zeros(self.width, g.shape[1]).index_add_(0, a, g)
+        bias = g.sum(0).square().sum() if self.bias else 0
+        return weight.square().sum() + bias
+
 
 @dataclass(frozen=True)
 class Last:
@@ -124,6 +139,10 @@ class Last:
     def norms(self) -> Tensor:
         """As :meth:`Direct.norms`."""
         return self.a.square().sum(1).expand(self.num_outputs, -1)
+
+    def mixed(self, weights: Tensor) -> Tensor:
+        """As :meth:`Direct.mixed`."""
+        return (weights @ self.a).square().sum()
 
 
 def joined(parts: Sequence[Outer | Last | Direct]) -> Outer | Last | Direct:

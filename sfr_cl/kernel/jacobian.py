@@ -1,28 +1,28 @@
-"""Per-sample Jacobians by ``torch.func``: right for any module, and as large as they are."""
+"""Per-sample Jacobians by ``torch.func``: as large as they are, of any module it can carry."""
 
 from __future__ import annotations
+
+import warnings
 
 import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
 from sfr_cl.data.inputs import Inputs
-from sfr_cl.errors import ArgumentError
-from sfr_cl.kernel.network import FrozenNetwork, plain_attention
+from sfr_cl.kernel.network import FrozenNetwork, as_real, plain_attention
 
 
 @torch.no_grad()
-def jacobian(network: FrozenNetwork, num_outputs: int, x: Inputs) -> Tensor:
-    """J(x) of the first outputs with respect to the network's parameters, ``[C, B, P]``."""
+def jacobian(network: FrozenNetwork, num_outputs: int, x: Inputs) -> tuple[Tensor, Tensor]:
+    """J(x) of the first outputs by the network's parameters, ``[C, B, P]``, and f ``[B, C]``."""
 
-    def outputs(parameters: dict[str, Tensor], row: Inputs) -> Tensor:
-        return network.single(parameters, row)[:num_outputs]
+    def outputs(parameters: dict[str, Tensor], row: Inputs) -> tuple[Tensor, Tensor]:
+        found = network.single(parameters, row)
+        return found[:num_outputs], found
 
-    try:
-        with plain_attention():
-            parts = vmap(jacrev(outputs), in_dims=(None, 0))(network.parameters, x)
-    except RuntimeError as error:
-        raise ArgumentError(
-            f"expected a network that torch.func can differentiate, got {error}"
-        ) from error
-    return torch.cat([part.flatten(2) for part in parts.values()], dim=2).transpose(0, 1)
+    with plain_attention(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        derivative = vmap(jacrev(outputs, has_aux=True), in_dims=(None, 0))
+        parts, values = derivative(network.parameters, x)
+    columns = [as_real(part)[..., None].flatten(2) for part in parts.values()]
+    return torch.cat(columns, dim=2).transpose(0, 1), values

@@ -7,24 +7,35 @@ carries the weights the kernel is built at, whatever happens to the original aft
 from __future__ import annotations
 
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import is_lazy
 
-from sfr_cl.data.inputs import Inputs, leaves, length, prepare, tree_map
-from sfr_cl.errors import ArgumentError, DataError, MismatchError
+from sfr_cl.data.inputs import Inputs, leaves, length, prepare, take, tree_map
+from sfr_cl.errors import ArgumentError, DataError, MismatchError, SFRError
 from sfr_cl.kernel.last_layer import last_layer
 from sfr_cl.kernel.precision import without_autocast
 
 Parameters = str | Sequence[str]
+
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
+"""How far two ways to compute the same may be apart, relative to its size."""
+
+ALONE = 4
+"""Rows of a batch whose outputs are compared with those in other company."""
+
+BOUND = 32
+"""Rows whose outputs are compared with those alone when a network is bound."""
 
 
 @dataclass
@@ -39,9 +50,10 @@ class Call:
     """Of the input: an operation in place after the call would change what the layer saw."""
 
     def is_plain(self, batch: int) -> bool:
-        """Batch first on both sides, its input still what it was."""
+        """Real, batch first on both sides, its input still what it was."""
         leading = self.input.ndim > 0 and len(self.input) == batch == len(self.output)
-        return leading and self.input._version == self.version
+        real = self.output.is_floating_point() and not self.input.is_complex()
+        return leading and real and self.input._version == self.version
 
 
 class FrozenNetwork:
@@ -54,12 +66,15 @@ class FrozenNetwork:
         dtype: precision of the copy.
     """
 
+    _changing: Sequence[str] = ()
+    """Buffers that a forward pass changes."""
+
     def __init__(self, network: nn.Module, parameters: Parameters, dtype: torch.dtype) -> None:
         self._requested = parameters
         self._names = named(network, parameters)
         try:
             with torch.inference_mode(False):
-                self.module = copy.deepcopy(network).to(dtype).eval().requires_grad_(False)
+                self.module = _frozen(network, dtype)
         except Exception as error:
             raise ArgumentError(
                 f"expected a network that copy.deepcopy can copy, got {error}: delete tensors with "
@@ -78,19 +93,124 @@ class FrozenNetwork:
             )
 
     def bind(self, x: Inputs) -> int:
-        """Run once, learn which layer is last if that matters, and return C."""
+        """Run some inputs, learn which layer is last if that matters, and return C.
+
+        Outputs that are random, or depend on the rest of the batch, are refused.
+        """
         x = tree_map(torch.clone, x)
         versions = [leaf._version for _, leaf in leaves(x)]
+        few = take(x, slice(0, ALONE))
+        self._watch_buffers(few)
+        self._require_graph(few)
         outputs = self(x)
         if versions != [leaf._version for _, leaf in leaves(x)]:
             raise ArgumentError(
                 "expected a network that leaves its input as it is, got one that changes it in "
                 "place: copy the input first thing in forward"
             )
+        self.require_independent(x, outputs)
+        self.require_alone(take(x, slice(0, BOUND)), outputs[:BOUND])
         if self._requested == "last_layer":
             with plain_attention():
-                self._names = last_layer(self.module, lambda: run(self.module, x))
+                self._names = last_layer(self.module, lambda: self.run(x))
         return outputs.shape[1]
+
+    def _watch_buffers(self, x: Inputs) -> None:
+        """Learn which buffers a forward pass changes: each pass gets copies of its own."""
+        before = {name: value.clone() for name, value in self.module.named_buffers()}
+        try:
+            self(x)
+        except DataError as error:
+            raise self._explained(x, error) from error
+        after = dict(self.module.named_buffers())
+        self._changing = [n for n, value in before.items() if not torch.equal(value, after[n])]
+        for name in self._changing:
+            owner, _, own = name.rpartition(".")
+            setattr(self.module.get_submodule(owner), own, before[name])
+
+    def _require_graph(self, x: Inputs) -> None:
+        """Refuse outputs that depend on none of the parameters, or on those of something else."""
+        every = dict(self.module.named_parameters())
+        known = [p for p in every.values() if p.is_floating_point() or p.is_complex()]
+        chosen = known if self._names is None else [every[name] for name in self._names]
+        with self.differentiable(known):
+            try:
+                found = {id(leaf): leaf for leaf in graph_leaves(asking(self.run, x))}
+            except RuntimeError:  # a checkpoint hides what it depends on
+                return
+        if not any(id(parameter) in found for parameter in chosen):
+            raise ArgumentError(
+                "expected a network whose outputs depend on its parameters, got one that detaches "
+                "them: no torch.no_grad, torch.inference_mode or .detach() on the way"
+            )
+        own = {id(parameter) for parameter in known}
+        if any(isinstance(leaf, nn.Parameter) and key not in own for key, leaf in found.items()):
+            raise ArgumentError(
+                "expected a network that uses its own parameters only, got others: register "
+                "layers kept in a list (nn.ModuleList), and let hooks and lambdas take the module "
+                "from their arguments, not from outside"
+            )
+
+    def _explained(self, x: Inputs, error: DataError) -> SFRError:
+        """What went wrong, with the other precision tried: some networks choose their own."""
+        other = torch.float32 if self.dtype == torch.float64 else torch.float64
+        cast_to = copy.copy(self)
+        cast_to.module, cast_to.dtype = _cast(_copied(self.module), other), other
+        try:
+            cast_to._require_graph(cast_to.prepare(x))
+        except DataError:
+            return error
+        except ArgumentError as other_error:
+            return other_error
+        return ArgumentError(
+            f"expected a network that computes in {self.dtype}, got one that can in {other} only, "
+            f"by a cast in its forward or tensors that are neither parameters nor buffers: give "
+            f"dtype={other}"
+        )
+
+    def require_independent(self, x: Inputs, outputs: Tensor) -> None:
+        """Refuse outputs that are others for a few of the rows in other company."""
+        count = max(1, min(ALONE, len(outputs) // 2))
+        last = len(outputs) - 1
+        rows = torch.tensor([last - last * i // max(1, count - 1) for i in range(count)])
+        self.require_same(x, outputs, lambda: self(take(x, rows)), rows)
+
+    def require_alone(self, x: Inputs, outputs: Tensor) -> None:
+        """Refuse outputs that are others for any row alone."""
+        each = [take(x, slice(row, row + 1)) for row in range(len(outputs))]
+        self.require_same(x, outputs, lambda: torch.cat([self(row) for row in each]))
+
+    def require_same(
+        self,
+        x: Inputs,
+        outputs: Tensor,
+        again: Callable[[], Tensor],
+        rows: Tensor | slice = slice(None),
+    ) -> None:
+        """Refuse outputs of a batch of which some rows are others when made again in some way."""
+        try:
+            if self._close(again(), outputs[rows]):
+                return
+        except DataError:  # a part of the batch has no outputs at all
+            pass
+        if not self._close(self(x), outputs):
+            raise ArgumentError(
+                "expected a network that gives the same outputs for the same inputs, got random "
+                "ones: use nn.Dropout, which eval mode turns off, or draw no random numbers in "
+                "forward"
+            )
+        raise ArgumentError(
+            "expected a network that treats every input by itself, got outputs that depend on the "
+            "rest of the batch: normalise with running statistics, not those of the batch"
+        )
+
+    def _close(self, found: Tensor, expected: Tensor) -> bool:
+        """Whether outputs are the same but for rounding."""
+        tolerance = TOLERANCE[self.dtype]
+        scale = float(expected.detach().abs().nan_to_num().max())
+        return torch.allclose(
+            found, expected.detach(), rtol=tolerance, atol=tolerance * scale, equal_nan=True
+        )
 
     @property
     def names(self) -> list[str]:
@@ -100,8 +220,8 @@ class FrozenNetwork:
     @property
     def parameters(self) -> dict[str, Tensor]:
         """The differentiated parameters by name."""
-        chosen = set(self.names)
-        return {name: p for name, p in self.module.named_parameters() if name in chosen}
+        known = dict(self.module.named_parameters())
+        return {name: known[name] for name in self.names}
 
     def weights(self) -> dict[str, Tensor]:
         """Every parameter and buffer by name."""
@@ -115,14 +235,74 @@ class FrozenNetwork:
     def __call__(self, x: Inputs) -> Tensor:
         """f(x; w*), ``[B, C]``."""
         with plain_attention():
-            return run(self.module, x)
+            return self.run(x).detach()
+
+    def run(self, x: Inputs) -> Tensor:
+        """f(x; w*), ``[B, C]``, checked, with whatever of its graph is recorded."""
+        if not self._changing:
+            return run(self._forward, x)
+        buffers = dict(self.module.named_buffers())
+        own = {name: buffers[name].clone() for name in self._changing}
+        return run(lambda inputs: self._forward(inputs, own), x)
+
+    def _forward(self, x: Inputs, values: dict[str, Tensor] | None = None) -> Tensor:
+        """A forward pass that leaves the module as it was.
+
+        Tensors made on the way have the precision of the weights.
+
+        Args:
+            x: inputs.
+            values: parameters and buffers by name, instead of the module's.
+        """
+        kept = [(vars(part), dict(vars(part))) for part in self.module.modules()]
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(self.dtype)
+        try:
+            if values is None:
+                return cast(Tensor, self.module(x))
+            every = self._everywhere(values)
+            return cast(Tensor, functional_call(self.module, every, (x,), tie_weights=False))
+        finally:
+            torch.set_default_dtype(before)
+            for attributes, old in kept:
+                for name in attributes.keys() - old.keys():
+                    del attributes[name]
+                attributes.update(old)
+
+    def _everywhere(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Values by every name that tied tensors have, but one for each module."""
+        weights = self.weights()
+        by_id = {id(weights[name]): value for name, value in values.items()}
+        every = dict(values)
+        for prefix, part in self.module.named_modules():
+            own = [*part.named_parameters(prefix, recurse=False, remove_duplicate=False)]
+            own += part.named_buffers(prefix, recurse=False, remove_duplicate=False)
+            every |= {name: by_id[id(value)] for name, value in own if id(value) in by_id}
+        return every
+
+    @contextmanager
+    def differentiable(
+        self, parameters: Sequence[Tensor] | None = None
+    ) -> Iterator[Sequence[Tensor]]:
+        """The differentiated parameters, or some, part of the graph of what is run inside."""
+        if parameters is None:
+            parameters = list(self.parameters.values())
+        with torch.inference_mode(False), torch.enable_grad(), plain_attention():
+            try:
+                for parameter in parameters:
+                    parameter.requires_grad_(True)
+                yield parameters
+            finally:
+                for parameter in parameters:
+                    parameter.requires_grad_(False)
+                    parameter.grad = None
 
     def recorded(
         self, modules: Sequence[nn.Module], x: Inputs
     ) -> tuple[Tensor, dict[nn.Module, Call]]:
         """f(x; w*), and these modules' inputs and outputs, the outputs as places to differentiate.
 
-        A module that runs otherwise than once on all rows is an error, never a wrong number.
+        Only those that run once, on all rows.
         """
         calls: dict[nn.Module, Call] = {}
         times: Counter[nn.Module] = Counter()
@@ -139,46 +319,66 @@ class FrozenNetwork:
         handles = [module.register_forward_hook(record) for module in modules]
         try:
             with plain_attention(), torch.enable_grad():
-                outputs = run(self.module, x)
+                outputs = self.run(x)
         finally:
             for handle in handles:
                 handle.remove()
-        for module in modules:
-            call = calls.get(module)
-            if times[module] != 1 or call is None or not call.is_plain(len(outputs)):
-                raise ArgumentError(
-                    f"expected a network that runs alike on all inputs, got one that calls a "
-                    f"{type(module).__name__} {times[module]} times, or on some rows only, "
-                    f"depending on the input: give the names of the other parameters as parameters"
-                )
-        return outputs, calls
+        return outputs, {
+            module: call
+            for module, call in calls.items()
+            if times[module] == 1 and call.is_plain(len(outputs))
+        }
 
     def single(self, parameters: dict[str, Tensor], x: Inputs) -> Tensor:
         """f(x; parameters) of one input without a batch dimension, ``[C]``, for ``torch.func``."""
         batch = tree_map(lambda leaf: leaf[None], x)
-        return as_matrix(functional_call(self.module, parameters, (batch,)))[0]
+        return as_matrix(self._forward(batch, parameters))[0]
 
     def tangent(self, x: Inputs, direction: dict[str, Tensor] | None = None) -> Tensor:
         """J(x) v, ``[B, C]``, for a direction v by parameter; by default w* itself.
 
         Reverse mode twice (J' u is linear in u, and its transpose is J), since more operations
-        have a reverse derivative than a forward one.
+        have a reverse derivative than a forward one; row by row where they don't have it twice.
         """
-        with plain_attention():
-            f, pull_back = self._vjp(x)
-            _, push_forward = _vjp(lambda u: pull_back(u)[0], torch.zeros_like(f))
-            tangent: Tensor = push_forward(direction or self.parameters)[0]
-            return tangent.detach()
+        vectors = [(direction or self.parameters)[name].detach() for name in self.names]
+        try:
+            return self._pushed(x, vectors)
+        except RuntimeError:
+            flat = torch.cat([as_real(vector).flatten() for vector in vectors])
+            return (self.rows(x)[0] @ flat).T
+
+    def _pushed(self, x: Inputs, vectors: list[Tensor]) -> Tensor:
+        """J(x) v, refused unless u' (J v) = (J' u)' v."""
+        with self.differentiable() as parameters:
+            outputs = self.run(x)
+            weights = mixture(outputs).requires_grad_(True)
+            pulled = torch.autograd.grad(
+                outputs, parameters, weights, create_graph=True, allow_unused=True
+            )
+            (pushed,) = torch.autograd.grad(_inner(pulled, vectors), weights)
+        expected = _inner(list(self.gradient(x, weights.detach()).values()), vectors)
+        parts = pushed * weights.detach()
+        if (parts.sum() - expected).abs() > TOLERANCE[self.dtype] * parts.norm():
+            raise RuntimeError("expected a derivative that is linear, got another")
+        return pushed.detach()
 
     def gradient(self, x: Inputs, weights: Tensor) -> dict[str, Tensor]:
         """J(x)' u by parameter, for one weight u for each input and output, ``[B, C]``."""
-        with plain_attention():
-            _, pull_back = self._vjp(x)
-            found: dict[str, Tensor] = pull_back(weights)[0]
-            return {name: value.detach() for name, value in found.items()}
+        with self.differentiable() as parameters, no_lost_gradients():
+            outputs = asking(self.run, x)
+            total = (outputs * weights.to(outputs)).sum()
+            return dict(zip(self.names, _backward(total, parameters), strict=True))
 
-    def _vjp(self, x: Inputs) -> tuple[Any, Callable[[Any], Any]]:
-        return _vjp(lambda p: as_matrix(functional_call(self.module, p, (x,))), self.parameters)
+    def rows(self, x: Inputs, num_outputs: int | None = None) -> tuple[Tensor, Tensor]:
+        """J(x) of the first outputs by plain autograd, output by output, ``[C, B, P]``; and f."""
+        values, made = [], []
+        for row in range(length(x)):
+            with self.differentiable() as parameters, no_lost_gradients():
+                (outputs,) = asking(self.run, take(x, slice(row, row + 1)))
+                found = [flattened(_backward(f, parameters)) for f in outputs[:num_outputs]]
+            values.append(outputs.detach())
+            made.append(torch.stack(found))
+        return torch.stack(made, dim=1), torch.stack(values)
 
     def restricted(self, names: Sequence[str]) -> FrozenNetwork:
         """The same, differentiated by fewer parameters."""
@@ -197,7 +397,7 @@ class FrozenNetwork:
         if self.dtype == torch.float64:
             return self
         exact = copy.copy(self)
-        exact.module = _copied(self.module).double()
+        exact.module = _cast(_copied(self.module), torch.float64)
         exact.dtype = torch.float64
         return exact
 
@@ -253,15 +453,21 @@ def named(network: nn.Module, parameters: Parameters) -> list[str] | None:
         raise ArgumentError(
             "expected initialised weights, got lazy ones: run the network on a batch first"
         )
-    known = [name for name, _ in network.named_parameters()]
+    known = [
+        name for name, p in network.named_parameters() if p.is_floating_point() or p.is_complex()
+    ]
     if not known:
-        raise ArgumentError("expected a network with parameters, got one without any")
+        raise ArgumentError(
+            "expected a network with parameters that have a derivative, got one without any: a "
+            "quantized or frozen (torch.jit.freeze) network keeps none; give the original"
+        )
     require_float64(next(network.parameters()).device)
     if parameters == "last_layer":
         return None
     if parameters == "all":
         # A network that is frozen as a whole tells nothing of which part is meant.
-        return [name for name, p in network.named_parameters() if p.requires_grad] or known
+        trained = {name for name, p in network.named_parameters() if p.requires_grad}
+        return [name for name in known if name in trained] or known
     if isinstance(parameters, str) or not isinstance(parameters, Sequence):
         raise ArgumentError(
             f"expected parameters to be 'all', 'last_layer' or a list of names, got {parameters!r}"
@@ -292,7 +498,50 @@ def as_matrix(outputs: Tensor) -> Tensor:
     return outputs[:, None] if outputs.ndim == 1 else outputs
 
 
-def run(network: nn.Module, x: Inputs) -> Tensor:
+def as_real(values: Tensor) -> Tensor:
+    """Complex numbers as pairs of real ones, which is what a kernel's inner products are of."""
+    return torch.view_as_real(values) if values.is_complex() else values
+
+
+def flattened(gradients: Sequence[Tensor]) -> Tensor:
+    """Gradients by parameter as one vector, ``[P]``."""
+    return torch.cat([as_real(part).flatten() for part in gradients])
+
+
+@lru_cache(maxsize=64)
+def _pattern(batch: int, count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(batch)
+    rows = 1 + torch.rand(batch, generator=generator, dtype=torch.float64)
+    signs = torch.randint(2, (batch,), generator=generator) * 2 - 1
+    return (rows * signs)[:, None] * torch.linspace(1, 2, count, dtype=torch.float64)
+
+
+def mixture(outputs: Tensor, num_outputs: int | None = None) -> Tensor:
+    """Weights of no pattern for every output of every row, ``[B, C]``, zero beyond the first C."""
+    with torch.inference_mode(False):
+        weights = _pattern(*outputs.shape).to(outputs, copy=True)
+    weights[:, num_outputs:] = 0
+    return weights
+
+
+def _backward(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The derivative of a number, by ``backward``: a reentrant checkpoint knows no other way."""
+    if value.requires_grad:
+        value.backward(retain_graph=True)
+    found = [torch.zeros_like(p) if p.grad is None else p.grad.detach() for p in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    return found
+
+
+def _inner(gradients: Sequence[Tensor | None], vectors: Sequence[Tensor]) -> Tensor:
+    """The inner product of gradients, of which some may be none, and vectors."""
+    pairs = zip(gradients, vectors, strict=True)
+    parts = [(as_real(g) * as_real(v)).sum() for g, v in pairs if g is not None]
+    return torch.stack(parts).sum()
+
+
+def run(network: Callable[[Inputs], Any], x: Inputs) -> Tensor:
     """A network's outputs as ``[B, C]``, checked, whatever autocast region the caller is in."""
     try:
         with without_autocast():
@@ -317,19 +566,95 @@ def _shapes(x: Inputs) -> str:
     return ", ".join(f"{list(leaf.shape)}" for _, leaf in leaves(x))
 
 
-def _copied(module: nn.Module) -> nn.Module:
-    """A copy of a frozen module, without the activations some networks keep on themselves."""
+def graph_leaves(outputs: Tensor) -> Iterator[Tensor]:
+    """The leaves of a graph, each as often as it enters.
+
+    Raises:
+        RuntimeError: a reentrant checkpoint hides a part of the graph.
+    """
+    seen, pending = set(), [outputs.grad_fn]
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "CheckpointFunctionBackward":
+            raise RuntimeError("expected a graph that is shown, got a reentrant checkpoint")
+        for following, _ in node.next_functions:
+            variable = getattr(following, "variable", None)
+            if variable is not None:
+                yield variable
+            else:
+                pending.append(following)
+
+
+def asking(run: Callable[[Inputs], Tensor], x: Inputs) -> Tensor:
+    """Outputs for inputs that ask for a gradient, unless the network can't take such.
+
+    A reentrant checkpoint gives none to its parameters where no input asks for one.
+    """
+
+    def ask(leaf: Tensor) -> Tensor:
+        leaf = leaf.detach()
+        return leaf.requires_grad_(True) if leaf.is_floating_point() or leaf.is_complex() else leaf
+
+    try:
+        return run(tree_map(ask, x))
+    except DataError:
+        return run(x)
+
+
+def _frozen(network: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy in eval mode, without gradients, and without hooks that change derivatives."""
+    with torch.no_grad():
+        module = _cast(_copied(network), dtype).eval()
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
     for part in module.modules():
-        for name, value in vars(part).items():
-            if isinstance(value, Tensor) and value.grad_fn is not None:
-                setattr(part, name, value.detach())
-    return copy.deepcopy(module)
+        part._backward_hooks.clear()
+        part._backward_pre_hooks.clear()
+    return module
 
 
-def _vjp(function: Callable[[Any], Any], at: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """``torch.func.vjp`` without auxiliary outputs, whose type its annotation mixes in."""
-    value, pull_back, *_ = vjp(function, at)
-    return value, pull_back
+def _cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """All numbers in one precision, complex ones too, in place."""
+    return module._apply(
+        lambda t: t.to(cast_dtype(t, dtype)) if t.is_floating_point() or t.is_complex() else t
+    )
+
+
+def dtype_of(network: nn.Module) -> torch.dtype:
+    """The precision of a network's parameters, as one for real values."""
+    numbers = [p.dtype for p in network.parameters() if p.is_floating_point() or p.is_complex()]
+    return numbers[0].to_real()
+
+
+def cast_dtype(values: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """A precision for real values as one for these, which may be complex."""
+    return dtype.to_complex() if values.is_complex() else dtype
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """A copy, without the history of activations that some networks keep on themselves."""
+    kept = [value for part in module.modules() for value in vars(part).values()]
+    known = {
+        id(value): value.detach().clone()
+        for value in kept
+        if isinstance(value, Tensor) and value.grad_fn is not None
+    }
+    copied = copy.deepcopy(module, memo=known)
+    for part in copied.modules():
+        if type(part).__name__ == "OptimizedModule":  # run as it was before torch.compile
+            part.forward = cast(nn.Module, part._orig_mod).__call__
+    return copied
+
+
+@contextmanager
+def no_lost_gradients() -> Iterator[None]:
+    """Let a reentrant checkpoint fail where it would find no gradient: no input asks for one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="None of the inputs have requires_grad")
+        yield
 
 
 @contextmanager

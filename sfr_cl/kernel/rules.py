@@ -120,6 +120,14 @@ def batch_norm(
     return _by_channel(names, standard, g)
 
 
+@rule(nn.PReLU)
+def prelu(layer: nn.PReLU, names: Sequence[str], a: Tensor, g: Tensor) -> list[Outer | Direct]:
+    """y = max(a, 0) + weight * min(a, 0), with one weight, or one by channel."""
+    del names
+    rows = (g * a.clamp_max(0)).reshape(*g.shape[:2], layer.num_parameters, -1)
+    return [Direct(rows.sum(3))]
+
+
 def _by_channel(names: Sequence[str], standard: Tensor, g: Tensor) -> list[Outer | Direct]:
     rows = {"weight": g * standard, "bias": g}
     return [Direct(rows[name].reshape(*g.shape[:3], -1).sum(3)) for name in names]

@@ -11,28 +11,35 @@ For a linear layer with inputs a and output gradients g_c,
 summed over layers: 2 M B (d_in + C d_out) operations instead of 2 M B C d_in d_out.
 Parameters no rule of :mod:`sfr_cl.kernel.rules` covers (other layers, tied weights, a module called
 twice, a parameter used without its module) are left to per-sample Jacobians of just those
-parameters, so that the sum is exact for any network ``torch.func`` can differentiate.
+parameters, so that the sum is exact for any network torch can differentiate.
+
+Every batch is checked, see :mod:`sfr_cl.kernel.plan`; where a rule fails, what was made with it is
+made again without.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from sfr_cl.data import memory
 from sfr_cl.data.inputs import Inputs, length, take
+from sfr_cl.errors import DataError
 from sfr_cl.kernel.factors import Direct, Last, Outer, Stack, joined
-from sfr_cl.kernel.jacobian import jacobian
-from sfr_cl.kernel.layers import Layer, activations, covered_layers
+from sfr_cl.kernel.layers import Layer
 from sfr_cl.kernel.network import FrozenNetwork
+from sfr_cl.kernel.plan import Plan, Unfit
 from sfr_cl.kernel.precision import without_autocast
-from sfr_cl.kernel.rules import RULES
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ROWS = 4
+"""Rows that show how a network runs."""
 
 CACHE_BYTES = 2**31
 """The gradients at the inducing inputs are kept between batches up to this size."""
@@ -52,6 +59,24 @@ class KernelValues(NamedTuple):
     """kappa(x, x), ``[K, B]``, when asked for."""
 
 
+class Replanned(Exception):
+    """Gradients are made in another way from now on: those made before do not go with them."""
+
+
+def settled(method: Callable[P, R]) -> Callable[P, R]:
+    """Start again where the plan changed meanwhile; each change leaves fewer layers to rules."""
+
+    @wraps(method)
+    def again(*args: P.args, **kwargs: P.kwargs) -> R:
+        while True:
+            try:
+                return method(*args, **kwargs)
+            except Replanned:
+                continue
+
+    return again
+
+
 class TangentKernel:
     """kappa of a network's first outputs, by rules where there are any, by Jacobians elsewhere.
 
@@ -60,7 +85,7 @@ class TangentKernel:
         num_outputs: outputs the kernel covers. A shared kernel keeps this number, and so its
             values, when a head grows.
         shared: one kernel for all outputs, their mean, instead of one for each.
-        probe: any input; its first row shows how the network runs.
+        probe: some inputs, whose first rows show how the network runs.
         layers: the layers to use rules for; by default all that can be.
     """
 
@@ -76,42 +101,27 @@ class TangentKernel:
         self.num_outputs = num_outputs
         self.shared = shared
         self.num_kernels = 1 if shared else num_outputs
-        self._row = take(probe, slice(0, 1))
+        self._rows = take(probe, slice(0, ROWS))
         self._given = layers
-        self._found: _Plan | None = None
+        self._found: Plan | None = None
 
     @property
     @without_autocast()
-    def _plan(self) -> _Plan:
+    def plan(self) -> Plan:
         """How gradients are made: found once, when the kernel is first used."""
         if self._found is None:
-            try:
-                layers = self._given
-                if layers is None:
-                    layers = covered_layers(self.network, self._row)
-                self._found = self._planned(list(layers))
-            except RuntimeError:  # an operation whose graph autograd does not show
-                self._found = self._planned([])
+            self._found = Plan.found(self.network, self.num_outputs, self._rows, self._given)
         return self._found
-
-    def _planned(self, layers: list[Layer]) -> _Plan:
-        """Rules for these layers, Jacobians for the rest of the parameters."""
-        covered = {id(p) for layer in layers for p in layer.parameters}
-        rest = [name for name, p in self.network.parameters.items() if id(p) not in covered]
-        plan = _Plan(layers, self.network.restricted(rest) if rest else None)
-        plan.shown = self._stack(plan, self._row)[1]
-        plan.activations = activations(self.network, self._row)
-        return plan
 
     @property
     def layers(self) -> list[Layer]:
         """The layers that rules are used for."""
-        return self._plan.layers
+        return self.plan.layers
 
     @property
     def fallback(self) -> FrozenNetwork | None:
         """The network differentiated by the parameters that no rule covers, if there are any."""
-        return self._plan.fallback
+        return self.plan.fallback
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickles and copies: the plan is found again."""
@@ -119,7 +129,7 @@ class TangentKernel:
 
     def bytes_per_input(self, num_inducing: int) -> int:
         """Working memory of one row of a batch evaluated against M inducing inputs."""
-        plan = self._plan
+        plan = self.plan
         numbers = 2 * self._numbers(num_inducing) + 4 * self.num_kernels * num_inducing
         gradients = 1 if all(layer.is_last for layer in plan.layers) else self.num_outputs
         numbers += (2 + (self.num_outputs if plan.fallback else gradients)) * plan.activations
@@ -140,7 +150,7 @@ class TangentKernel:
             factor.g.shape[0] * factor.width * factor.g.shape[3]
             if isinstance(factor, Outer) and not factor.use_gram_trick(num_others)
             else factor.size()
-            for factor in self._plan.shown
+            for factor in self.plan.shown
         )
 
     def at(self, network: FrozenNetwork, probe: Inputs) -> TangentKernel:
@@ -163,6 +173,7 @@ class TangentKernel:
         """Fix one side at Z. Rows of Z are worked through ``batch_size`` at a time."""
         return AtInducing(self, z, batch_size)
 
+    @settled
     def symmetric(self, gradients: _Gradients) -> Tensor:
         """kappa(x, x) from blocks of rows: those below the diagonal, and their mirror images."""
         blocks: list[list[Tensor]] = []
@@ -179,9 +190,15 @@ class TangentKernel:
     @without_autocast()
     def stack(self, x: Inputs, num_others: int) -> tuple[Tensor, Stack]:
         """f ``[B, C]``, and the gradients of its parameters, ready to meet M other inputs."""
-        outputs, made = self._stack(self._plan, x)
+        plan = self.plan
+        try:
+            outputs, made = plan.made(x)
+        except Unfit as unfit:
+            self.network.require_alone(x, self.network(x))
+            self._found = plan.without(unfit.layers, self._rows)
+            raise Replanned from unfit
         stack: list[Outer | Last | Direct] = []
-        for factor, shown in zip(made, self._plan.shown, strict=True):
+        for factor, shown in zip(made, plan.shown, strict=True):
             pairs = not isinstance(shown, Outer) or shown.use_gram_trick(num_others)
             stack += [factor] if pairs or not isinstance(factor, Outer) else factor.materialised()
         return outputs, tuple(stack)
@@ -212,98 +229,16 @@ class TangentKernel:
         return norms.mean(0, keepdim=True) if self.shared else norms
 
     def double(self, probe: Inputs) -> TangentKernel:
-        """The same in float64."""
+        """The same in float64, unless the network can't compute in it."""
         if self.network.dtype == torch.float64:
             return self
         network = self.network.double()
-        return self.at(network, network.prepare(probe))
-
-    def _stack(self, plan: _Plan, x: Inputs) -> tuple[Tensor, Stack]:
-        factors: list[Outer | Last | Direct] = []
-        inner = [layer for layer in plan.layers if not layer.is_last]
-        with torch.inference_mode(False):
-            outputs, calls = self.network.recorded([layer.module for layer in plan.layers], x)
-            places = [calls[layer.module].output for layer in inner]
-            gradients = self._gradients(plan, outputs, places)
-        with torch.no_grad():
-            for layer, g in zip(inner, gradients, strict=True):
-                a = calls[layer.module].input
-                made = RULES[type(layer.module)](layer.module, layer.names, a, g)
-                assert made is not None
-                factors.extend(made)
-            factors.extend(
-                Last(_with_bias(layer, calls[layer.module].input), self.num_outputs)
-                for layer in plan.layers
-                if layer.is_last
-            )
-        if plan.fallback is not None:
-            factors.append(Direct(jacobian(plan.fallback, self.num_outputs, x)))
-        return outputs.detach(), tuple(factors)
-
-    @torch.enable_grad()
-    def _gradients(self, plan: _Plan, outputs: Tensor, layers: list[Tensor]) -> list[Tensor]:
-        """Of every output with respect to every layer's, ``[C, B, ...]``.
-
-        One backward pass for all outputs at once, or one for each where an operation can't.
-        """
-        if not layers:
-            return []
-        eye = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
-        directions = eye[: self.num_outputs, None].expand(-1, len(outputs), -1)
-        if plan.one_pass is None:
-            plan.one_pass = _batches(outputs, layers, directions)
-        found: Sequence[Tensor | None]
-        if plan.one_pass:
-            found = torch.autograd.grad(
-                outputs, layers, directions, is_grads_batched=True, allow_unused=True
-            )
-        else:
-            rows = [
-                torch.autograd.grad(outputs, layers, row, retain_graph=True, allow_unused=True)
-                for row in directions
-            ]
-            found = [
-                None if column[0] is None else torch.stack(column)
-                for column in zip(*rows, strict=True)
-            ]
-        return [
-            layer.new_zeros(self.num_outputs, *layer.shape) if g is None else g
-            for g, layer in zip(found, layers, strict=True)
-        ]
-
-
-@dataclass
-class _Plan:
-    """How a kernel makes gradients."""
-
-    layers: list[Layer]
-    """Layers that rules are used for."""
-    fallback: FrozenNetwork | None
-    """The network, differentiated by the other parameters."""
-    shown: Stack = ()
-    """The gradients at one input."""
-    activations: int = 0
-    """Numbers a forward pass of one input makes on the way."""
-    one_pass: bool | None = None
-    """Whether one backward pass can serve all outputs."""
-
-
-def _batches(outputs: Tensor, layers: list[Tensor], directions: Tensor) -> bool:
-    """Whether the backward pass of every operation can be batched, and without a detour."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        probe = network.prepare(probe)
         try:
-            torch.autograd.grad(
-                outputs,
-                layers,
-                directions,
-                is_grads_batched=True,
-                allow_unused=True,
-                retain_graph=True,
-            )
-        except (RuntimeError, Warning):
-            return False
-    return True
+            network(take(probe, slice(0, 1)))
+        except DataError:
+            return self
+        return self.at(network, probe)
 
 
 class AtInducing:
@@ -318,7 +253,7 @@ class AtInducing:
         """kappa(Z, Z), ``[K, M, M]``, in float64."""
         exact = self._kernel.double(self._z)
         if exact is self._kernel:
-            return exact.symmetric(self._gradients)
+            return exact.symmetric(self._gradients).double()
         z = exact.network.prepare(self._z)
         return exact.symmetric(_Gradients(exact, z, self._batch_size, self._size))
 
@@ -331,6 +266,7 @@ class AtInducing:
         names = ("_kernel", "_z", "_batch_size", "_size")
         return {name: value for name, value in vars(self).items() if name in names}
 
+    @settled
     def __call__(self, x: Inputs, *, diagonal: bool = False) -> KernelValues:
         outputs, stack = self._kernel.stack(x, self._size)
         parts = [self._kernel.inner(stack, part) for part in self._gradients]
@@ -342,21 +278,18 @@ class _Gradients:
     """The gradients at many inputs, in parts: joined and kept if they fit, else made each time."""
 
     def __init__(self, kernel: TangentKernel, x: Inputs, size: int, num_others: int) -> None:
-        self._kernel, self._num_others = kernel, num_others
-        self._chunks = [take(x, slice(at, at + size)) for at in range(0, length(x), size)]
-        self._kept: list[Stack] | None = None
-        if kernel.bytes_at_inducing(length(x)):
-            parts = list(self._made())
-            self._kept = [tuple(joined(column) for column in zip(*parts, strict=True))]
+        self._kernel, self._num_others, self._size = kernel, num_others, length(x)
+        self._chunks = [take(x, slice(at, at + size)) for at in range(0, self._size, size)]
+        self._kept: tuple[Plan, Stack] | None = None
 
     def _made(self) -> Iterator[Stack]:
         return (self._kernel.stack(chunk, self._num_others)[1] for chunk in self._chunks)
 
     def __iter__(self) -> Iterator[Stack]:
-        return self._made() if self._kept is None else iter(self._kept)
-
-
-def _with_bias(layer: Layer, a: Tensor) -> Tensor:
-    """The last layer's input, with a one for its bias."""
-    parts = {"weight": a, "bias": torch.ones_like(a[:, :1])}
-    return torch.cat([parts[name] for name in layer.names], dim=1)
+        plan = self._kernel.plan
+        if not self._kernel.bytes_at_inducing(self._size):
+            return self._made()
+        if self._kept is None or self._kept[0] is not plan:
+            parts = list(self._made())
+            self._kept = plan, tuple(joined(column) for column in zip(*parts, strict=True))
+        return iter([self._kept[1]])

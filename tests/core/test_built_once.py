@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sfr_cl import SFRPosterior, StreamingPosterior
-from sfr_cl.kernel import layers, tangent
+from sfr_cl.kernel import layers, plan
 from support.posteriors import data, inputs, mlp
 
 
@@ -19,16 +19,16 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counts: Counter[str] = Counter()
     deepcopy, covered = copy.deepcopy, layers.covered_layers
 
-    def copies(found: Any, *args: Any) -> Any:
+    def copies(found: Any, *args: Any, **memo: Any) -> Any:
         counts["copies"] += isinstance(found, nn.Module) and not args
-        return deepcopy(found, *args)
+        return deepcopy(found, *args, **memo)
 
     def probes(*args: Any) -> Any:
         counts["probes"] += 1
         return covered(*args)
 
     monkeypatch.setattr(copy, "deepcopy", copies)
-    monkeypatch.setattr(tangent, "covered_layers", probes)
+    monkeypatch.setattr(plan, "covered_layers", probes)
     return counts
 
 
