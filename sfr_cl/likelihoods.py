@@ -44,6 +44,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
@@ -278,7 +279,7 @@ class GaussianLikelihood(Likelihood):
 
     def __init__(self, noise_variance: float | Sequence[float], *, learn: bool = False) -> None:
         self.noise_variance = _noise(noise_variance)
-        self.learn = learn
+        self.learn = bool(learn)
         self.by_output = True
 
     @property
@@ -391,7 +392,7 @@ def is_built_in(likelihood: Likelihood) -> bool:
 
 def _noise(variance: Any) -> Noise:
     """One positive number, or one for each output."""
-    if isinstance(variance, Tensor):
+    if isinstance(variance, Tensor | np.ndarray):
         variance = variance.tolist()
     if isinstance(variance, list | tuple) and variance:
         return tuple(positive("noise_variance", each) for each in variance)

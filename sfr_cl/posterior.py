@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from numbers import Integral
@@ -199,8 +199,19 @@ class SFRPosterior:
             The posterior itself.
 
         Raises:
-            MismatchError: sites of another number of kernels or outputs.
+            MismatchError: sites of another number of kernels or outputs, of another likelihood, or
+                linearised elsewhere.
         """
+        if not isinstance(sites, Sites):
+            raise ArgumentError(
+                f"expected the sites of a posterior, got {type(sites).__name__}: give its .sites"
+            )
+        own = (self._spec.likelihood.name, self._spec.linearize_at)
+        if sites.kind not in (None, own):
+            raise MismatchError(
+                f"expected sites of {own[0]!r} linearised at the {own[1]}, got those of "
+                f"{sites.kind[0]!r} at the {sites.kind[1]}: build both posteriors alike"
+            )
         state = self._empty(None, sites.z)
         if state.sums.weight.shape != sites.sums.weight.shape:
             raise MismatchError(
@@ -324,7 +335,7 @@ class SFRPosterior:
         mine.spec.require_order_free("to merge posteriors")
         left, right = self._spec.likelihood, other.spec.likelihood
         _require_same("options", self._spec.options() == other.spec.options())
-        _require_same("likelihoods", left.name == right.name)
+        _require_same("likelihoods", left.name == right.name and type(left) is type(right))
         _require_same("noise variances", left.settings() == right.settings())
         _require_same("prior precisions", mine.spec.prior_precision == theirs.spec.prior_precision)
         _require_same("logit scales", self.logit_scale == other.logit_scale)
@@ -442,6 +453,8 @@ class SFRPosterior:
         Returns:
             ``Normal`` with mean and variance ``[B, C]`` for each delta.
         """
+        if not isinstance(prior_precisions, Iterable):
+            raise ArgumentError(f"expected a list of prior precisions, got {prior_precisions!r}")
         deltas = [positive("prior_precision", delta) for delta in prior_precisions]
         return latents(Sweep(self.state, deltas), x)
 
@@ -654,6 +667,8 @@ class SFRPosterior:
     def load_state_dict(self, state: dict[str, Any]) -> SFRPosterior:
         """Adopt what :meth:`state_dict` gave. The network lends its architecture only.
 
+        What this one was given stays for the next :meth:`fit`, the rest is as it was stored.
+
         Args:
             state: what :meth:`state_dict` gave.
 
@@ -673,7 +688,8 @@ class SFRPosterior:
         _require_same("options", stored.options() == self._spec.options())
         restored = snapshot.restore(tensors, values, self._network, self._spec.likelihood)
         scale = positive("logit_scale", snapshot.part(values, "logit_scale", float))
-        given = snapshot.read_given(values)
+        own = {name: value for name, value in self._spec.given().items() if value is not None}
+        given = {**snapshot.read_given(values), **own}
         self._spec = replace(self._spec, likelihood=restored.likelihood, **given)
         return self._adopt(restored, logit_scale=scale)
 

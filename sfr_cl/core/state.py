@@ -18,7 +18,7 @@ from sfr_cl.core.linalg import JITTER, Precision, is_semidefinite, transposed_pr
 from sfr_cl.core.modes import Conditional
 from sfr_cl.core.spec import Spec
 from sfr_cl.core.sums import SEEN, DualSums, Terms
-from sfr_cl.data.inputs import Inputs, length, take
+from sfr_cl.data.inputs import Inputs, as_tensor, length, take
 from sfr_cl.errors import ArgumentError, DataError, MismatchError
 from sfr_cl.kernel.network import FrozenNetwork, require_float64
 from sfr_cl.likelihoods import Likelihood
@@ -78,10 +78,9 @@ class State:
         device = self.basis.network.device
         return Checked(batches, self.basis.prepare, device, self.likelihood, self.num_outputs)
 
-    def checked_pair(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
+    def checked_pair(self, x: Inputs, y: Any) -> tuple[Inputs, Tensor]:
         """One batch of :meth:`checked`."""
-        targets = self.spec.likelihood.targets(y.to(self.basis.network.device), self.num_outputs)
-        return self.basis.prepare(x), targets
+        return self.checked(()).pair(x, y)
 
     def walk(
         self, x: Inputs, *, diagonal: bool = False, what: str = "inputs"
@@ -239,6 +238,19 @@ class Checked:
         self._num_outputs = num_outputs
 
     def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
-        for x, y in self._batches:
-            targets = self._likelihood.targets(y.to(self._device), self._num_outputs)
-            yield self._prepare(x), targets
+        return (self.pair(x, y) for x, y in self._batches)
+
+    def pair(self, x: Inputs, y: Any) -> tuple[Inputs, Tensor]:
+        """One batch."""
+        y = as_tensor(y).detach().to(self._device)
+        if not y.ndim:
+            raise DataError("expected targets with a batch dimension, got a scalar")
+        if not len(y):
+            raise DataError("expected at least one sample, got none")
+        targets, x = self._likelihood.targets(y, self._num_outputs), self._prepare(x)
+        if length(x) != len(targets):
+            raise DataError(
+                f"expected one target for each input, got {length(x)} inputs and {len(targets)} "
+                f"targets"
+            )
+        return x, targets

@@ -30,6 +30,8 @@ class Sites:
     """In the coordinates of u."""
     reference: Tensor
     """alpha of the data the network was trained on, ``[C, M]``, in the coordinates of u."""
+    kind: tuple[str, str] | None = None
+    """The likelihood, and where it was linearised, if that is known: how the sums are read."""
 
     @staticmethod
     def none(z: Inputs, num_outputs: int, num_kernels: int = 1) -> Sites:
@@ -42,7 +44,8 @@ class Sites:
         """The sites of a state over inducing inputs."""
         basis = inducing(state)
         reference = transposed_solve(basis.factor, state.reference)
-        return Sites(basis.z, state.sums.on_values(basis.factor), reference)
+        sums, spec = state.sums.on_values(basis.factor), state.spec
+        return Sites(basis.z, sums, reference, (spec.likelihood.name, spec.linearize_at))
 
     def at(self, state: State) -> State:
         """The sites added to a state over the same inducing inputs, at any weights."""
@@ -82,12 +85,13 @@ class Sites:
             concat([part.z for part in parts]),
             DualSums.join([part.sums for part in parts]),
             torch.cat([part.reference for part in parts], dim=1),
+            parts[0].kind,
         )
 
     def to(self, device: torch.device) -> Sites:
         """The sites on another device."""
         z = tree_map(lambda leaf: leaf.to(device), self.z)
-        return Sites(z, self.sums.to(device), self.reference.to(device))
+        return replace(self, z=z, sums=self.sums.to(device), reference=self.reference.to(device))
 
 
 def project_precision(precision: Tensor, old: InducingInputs, new: InducingInputs) -> Tensor:

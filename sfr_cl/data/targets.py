@@ -30,13 +30,14 @@ def labels(y: Tensor, num_outputs: int) -> Tensor:
         raise DataTypeError(f"expected integer class labels, got {y.dtype}: {remedy}")
     if y.ndim != 1:
         raise DataError(f"expected labels of shape [B], got {list(y.shape)}: use y.reshape(-1)")
+    y = y.long()
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= num_outputs:
         raise DataError(
             f"expected labels in 0..{num_outputs - 1}, got {low if low < 0 else high}: for a "
             f"new class grow the network's head and call grow_outputs"
         )
-    return y.long()
+    return y
 
 
 def flags(y: Tensor, num_outputs: int) -> Tensor:
@@ -70,9 +71,10 @@ def numbers(y: Tensor, num_outputs: int) -> Tensor:
             f"expected targets of shape [B, {num_outputs}], one for each output of the "
             f"network, got {list(y.shape)}"
         )
+    y = y.double()
     if not torch.isfinite(y).all():
         raise DataError("expected finite targets, got NaN or infinity: drop such rows")
-    return y.double()
+    return y
 
 
 def require_one_output(num_outputs: int) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from sfr_cl.core.basis import Features
 from sfr_cl.core.state import State
 from sfr_cl.core.sums import Terms
-from sfr_cl.data.inputs import Inputs, concat, length, take, tree_map
+from sfr_cl.data.inputs import Inputs, concat, take, tree_map
 from sfr_cl.errors import ArgumentError, DataError, DataTypeError
 from sfr_cl.streaming.features import FeatureOrder, are_features
 from sfr_cl.streaming.settings import Settings
@@ -153,14 +153,7 @@ def _require_moderate(*values: Tensor) -> None:
 
 def checked(state: State, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
     """One batch of inputs and targets in the form of those before, or an error."""
-    if y.ndim and not len(y):
-        raise DataError("expected at least one sample, got none")
     inputs, targets = state.checked_pair(x, y)
-    if length(inputs) != len(targets):
-        raise DataError(
-            f"expected one target for each input, got {length(inputs)} inputs and {len(targets)} "
-            f"targets"
-        )
     return state.basis.like(inputs), targets
 
 

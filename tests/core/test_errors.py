@@ -343,6 +343,35 @@ def test_bad_input_to_predict(x: Any, builtin: type[Exception], message: str, me
     assert_refused_unchanged(fitted(network=network), call, builtin, message)
 
 
+BAD_STEPS = {
+    "fewer-targets": (inputs(5), torch.tensor([0, 1]), "got 5 inputs and 2 targets"),
+    "one-target": (inputs(5), torch.tensor([0]), "got 5 inputs and 1 targets"),
+    "none": (inputs(0), torch.zeros(0, dtype=torch.long), "got none"),
+    "scalar": (inputs(1), torch.tensor(0), "batch dimension, got a scalar"),
+    "words": (inputs(2), ["a", "b"], "numbers"),
+}
+
+
+@pytest.mark.parametrize(("x", "y", "message"), table(BAD_STEPS))
+def test_bad_batch_in_an_absorption(x: Tensor, y: Any, message: str) -> None:
+    call = lambda it: it.absorption().step(x, y)  # noqa: E731
+    assert_refused_unchanged(fitted(), call, (ValueError, TypeError), message)
+
+
+@pytest.mark.parametrize("value", [None, 1.0, 3])
+def test_prior_precisions_are_several(value: Any) -> None:
+    message = f"list of prior precisions, got {value!r}"
+    assert_refused_unchanged(fitted(), lambda it: it.predict_f_at(X, value), ValueError, message)
+
+
+def test_no_prior_precision_gives_nothing_but_checks_its_inputs() -> None:
+    assert fitted().predict_f_at(X, []) == []
+    message = "inputs to predict, got none"
+    assert_refused_unchanged(
+        fitted(), lambda it: it.predict_f_at(inputs(0), []), ValueError, message
+    )
+
+
 # Options ----------------------------------------------------------------------------------------
 
 NOT_POSITIVE = [0, 0.0, -1.0, NAN, INF, -INF, "1", None, True]

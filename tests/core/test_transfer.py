@@ -238,3 +238,20 @@ def test_pickles_are_small_and_whole() -> None:
     assert len(content) < 60_000
     assert torch.equal(pickle.loads(content).predict_f(x).mean, expected)
     assert torch.equal(copy.deepcopy(posterior).predict_f(x).mean, expected)
+
+
+def test_sites_are_read_as_they_were_made() -> None:
+    """Of another likelihood, or linearised elsewhere, the same sums say something else."""
+    x, y = data("regression")
+    regression = SFRPosterior(mlp(), "regression", inducing=inputs(10)).fit((x, y.repeat(1, 3)))
+    with pytest.raises(MismatchError, match="'classification' linearised at the prior, got those"):
+        SFRPosterior(mlp(), "classification").from_sites(regression.sites)
+    elsewhere = fitted(linearize_at="network").sites
+    with pytest.raises(MismatchError, match="got those of 'classification' at the network"):
+        SFRPosterior(mlp(), "classification").from_sites(elsewhere)
+    joined = Sites.join([elsewhere, elsewhere]) + Sites.join([elsewhere, elsewhere])
+    assert joined.kind == elsewhere.kind == ("classification", "network")
+    with pytest.raises(ArgumentError, match=r"sites of a posterior, got SFRPosterior: .*\.sites"):
+        SFRPosterior(mlp(), "classification").from_sites(regression)
+    unknown = Sites.none(inputs(10), CLASSES)
+    assert SFRPosterior(mlp(), "classification").from_sites(unknown).num_data == 0

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from sfr_cl import SFRError, SFRPosterior
-from sfr_cl.data.targets import flags, labels
+from sfr_cl.data.targets import flags, labels, numbers
 from sfr_cl.errors import DataError
 from support.posteriors import inputs, mlp
 
@@ -83,6 +84,28 @@ def test_advice_for_probabilities_of_one_label() -> None:
     for threshold in (y > 0.5, y.bernoulli()):
         posterior = SFRPosterior(mlp(1), "binary", inducing=X[:20]).fit((X, threshold))
         assert posterior.nlpd((X, threshold)) < 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.int8, torch.int32])
+def test_integers_of_any_size_are_labels(dtype: torch.dtype) -> None:
+    y = torch.arange(30) % 3
+    assert torch.equal(labels(y.to(dtype), 3), y)
+    with pytest.raises(DataError, match=r"labels in 0\.\.1, got 2"):
+        labels(y.to(dtype), 2)
+    assert torch.equal(flags((y > 0).to(dtype), 1)[:, 0], (y > 0).double())
+    assert torch.equal(numbers(y.to(dtype), 1)[:, 0], y.double())
+
+
+def test_sums_hold_no_history_of_their_targets() -> None:
+    y = X.sum(1).requires_grad_()
+    posterior = SFRPosterior(mlp(1), "regression", inducing=X[:5]).fit((X, y)).update((X, y))
+    assert not any(value.requires_grad for value in posterior.state.sums.tensors())
+
+
+def test_an_array_is_a_noise_for_each_output() -> None:
+    given = np.array([0.1, 0.2, 0.3])
+    posterior = SFRPosterior(mlp(3), "regression", inducing=X[:5], noise_variance=given).init()
+    assert posterior.noise_variance.tolist() == [0.1, 0.2, 0.3]
 
 
 WIDE = {

@@ -249,6 +249,15 @@ def test_a_subclass_of_a_built_in_likelihood_stays_one(
             load(**given)
 
 
+def test_a_subclass_is_not_added_to_its_base() -> None:
+    pair = [
+        SFRPosterior(mlp(1), likelihood, inducing=inputs(8)).fit(data("regression"))
+        for likelihood in (Scaled(0.3), GaussianLikelihood(0.3))
+    ]
+    with pytest.raises(MismatchError, match="same likelihoods"):
+        _ = pair[0] + pair[1]
+
+
 def test_a_subclass_is_not_what_a_built_in_likelihood_made(tmp_path: Path) -> None:
     fitted("regression", noise_variance=0.3).save(tmp_path / "p")
     with pytest.raises(MismatchError, match=r"the built-in likelihood 'regression'.*got Scaled"):
@@ -299,6 +308,15 @@ def test_the_next_fit_starts_as_it_was_given(tmp_path: Path) -> None:
     stream.close()
     again = StreamingPosterior.load(tmp_path / "s", mlp())[0].posterior
     assert (again.spec.prior_precision, again.spec.batch_size) == (7.0, 5)
+
+
+def test_what_a_posterior_was_given_itself_stays() -> None:
+    stored = fitted(prior_precision=7.0, batch_size=5).state_dict()
+    own = SFRPosterior(mlp(), "classification", prior_precision=0.5, inducing=inputs(10))
+    own.load_state_dict(stored)
+    assert own.prior_precision == 7.0
+    own.fit(data())
+    assert (own.prior_precision, own.state.basis.batch_size) == (0.5, 5)
 
 
 def test_a_default_delta_stays_one_that_is_learned(tmp_path: Path) -> None:
@@ -655,11 +673,11 @@ def test_a_wrong_start_of_the_next_fit(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", LATER)
 def test_files_of_before_have_less(name: str) -> None:
-    state = fitted().state_dict()
+    state = fitted(prior_precision=3.0).state_dict()
     del state["values"][name]
-    posterior = SFRPosterior(mlp(), "classification", prior_precision=3.0).load_state_dict(state)
-    assert posterior.prior_precision == 1.0
-    assert posterior.spec.prior_precision == (3.0 if name == "given" else None)
+    posterior = SFRPosterior(mlp(), "classification").load_state_dict(state)
+    assert posterior.prior_precision == 3.0
+    assert posterior.spec.prior_precision == (None if name == "given" else 3.0)
 
 
 def test_unknown_tensor() -> None:
