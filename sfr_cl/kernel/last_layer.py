@@ -1,8 +1,9 @@
 """The last layer of a network, found by the graph of a forward pass.
 
 It is the innermost module through whose output every path from f to a parameter goes. Several
-modules count together where each makes outputs of its own: heads side by side. A single number that
-f is multiplied with, a temperature say, may lie outside; its value stays fixed.
+modules count together where each makes outputs of its own: heads side by side, or one of which an
+input takes. A single number that f is multiplied with, a temperature say, may lie outside; its
+value stays fixed.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ def _nearest(network: nn.Module, run: Run) -> tuple[list[nn.Module], list[Tensor
             outside.append(node.variable)
         else:
             pending.extend(following for following, _ in node.next_functions)
+    if not layers and any(isinstance(part, torch.jit.ScriptModule) for part in network.modules()):
+        raise _unclear("a scripted one, which does not show its layers")
     if not layers:
         raise _unclear("outputs that no module with parameters makes")
     return list(dict.fromkeys(layers)), outside
@@ -109,10 +112,10 @@ def _tensors(output: Any) -> Iterator[Tensor]:
 def _layers(network: nn.Module) -> Iterator[nn.Module]:
     """Modules all of whose parameters are their own, or those of their parametrizations.
 
-    A temperature in a module of its own is no layer.
+    A temperature in a module of its own is no layer, and scripted ones take no hooks.
     """
     for module in network.modules():
-        if isinstance(module, parametrize.ParametrizationList):
+        if isinstance(module, parametrize.ParametrizationList | torch.jit.ScriptModule):
             continue
         inner = {name for name, _ in module.named_children() if name != "parametrizations"}
         own = [
@@ -133,14 +136,14 @@ def _scales(run: Run, layers: Sequence[nn.Module]) -> bool:
 
 
 def _separate(run: Run, layers: Sequence[nn.Module]) -> bool:
-    """Whether no output depends on two layers."""
+    """Whether no output of any input depends on two layers."""
     if len(layers) == 1:
         return True
-    before, columns = run(), []
+    before, moved = run(), []
     for layer in layers:
         with _changed([layer], lambda output: 2 * output + 1):
-            columns.append((run() != before).any(0))
-    return not any(bool((one & other).any()) for one, other in combinations(columns, 2))
+            moved.append(run() != before)
+    return not any(bool((one & other).any()) for one, other in combinations(moved, 2))
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,17 @@ from sfr_cl.errors import ArgumentError
 from sfr_cl.kernel.network import FrozenNetwork
 from support.oracles import jacobian_by_rows, ntk
 from support.posteriors import CLASSES, data, fitted, inputs, mlp
-from support.zoo import IMAGES, OUTPUTS, ZOO, Case, Net, Swish, mlp_wide
+from support.zoo import (
+    IMAGES,
+    OUTPUTS,
+    ZOO,
+    Case,
+    Net,
+    Swish,
+    mlp_wide,
+    old_weight_norm,
+    position_wise,
+)
 
 
 class LoRA(nn.Module):
@@ -167,6 +179,11 @@ class Temperature(nn.Module):
         return x / self.log.exp()
 
 
+def recurrent_outputs() -> nn.Module:
+    """The last state of an LSTM is what it makes of a sequence."""
+    return Net(lambda net, x: net.body(x)[1][0][-1], body=nn.LSTM(4, OUTPUTS, batch_first=True))
+
+
 class Pointed(nn.Module):
     """A head with a name for its layer, as libraries give it."""
 
@@ -185,6 +202,40 @@ def plain(name: str) -> list[str]:
 
 def linear() -> nn.Linear:
     return nn.Linear(5, OUTPUTS)
+
+
+def head_of(width: int) -> nn.Linear:
+    return nn.Linear(width, OUTPUTS)
+
+
+def compiled(network: nn.Module) -> nn.Module:
+    """TorchScript."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(network)
+
+
+def scripted_body() -> nn.Module:
+    return nn.Sequential(compiled(nn.Sequential(nn.Linear(4, 5), nn.Tanh())), linear())
+
+
+def routed() -> nn.Module:
+    """Inputs go one way or the other by the sign of a feature."""
+
+    def run(net: Any, x: Tensor) -> Tensor:
+        outputs = x.new_zeros(len(x), OUTPUTS)
+        for way, chosen in ((net.one, x[:, 0] > 0), (net.two, x[:, 0] <= 0)):
+            if chosen.any():
+                outputs = outputs.index_put((chosen,), way(x[chosen]))
+        return outputs
+
+    return Net(run, one=mlp_wide(4, OUTPUTS), two=mlp_wide(4, OUTPUTS))
+
+
+def both_ways(count: int) -> Tensor:
+    x = torch.randn(count, 4).double()
+    x[:, 0] = x[:, 0].abs() * (-1.0) ** torch.arange(count)
+    return x
 
 
 LAST: dict[str, tuple[Case, list[str]]] = {
@@ -212,15 +263,21 @@ LAST: dict[str, tuple[Case, list[str]]] = {
         headed(lambda: nn.Sequential(linear(), Temperature())),
         plain("head.0"),
     ),
+    "LSTM at the end": (
+        Case(recurrent_outputs, position_wise),
+        [f"body.{kind}_{part}_l0" for kind in ("weight", "bias") for part in ("ih", "hh")],
+    ),
     "heads side by side": (
         ZOO["heads side by side"],
         [*plain("heads.0"), *plain("heads.1.2")],
     ),
+    "one of two networks": (Case(routed, both_ways), [*plain("one.2"), *plain("two.2")]),
     "DataParallel": (ZOO["DataParallel"], plain("module.2")),
     "nested": (
         headed(lambda: nn.Sequential(nn.ReLU(), nn.Sequential(nn.Dropout(), linear()))),
         plain("head.1.1"),
     ),
+    "scripted body": (Case(scripted_body, vectors(4)), plain("1")),
     "named": (headed(Pointed), plain("head.fc")),
     "soft cap": (headed(linear, lambda f: 30 * (f / 30).tanh()), plain("head")),
     "log-softmax": (headed(lambda: nn.Sequential(linear(), nn.LogSoftmax(1))), plain("head.0")),
@@ -239,15 +296,23 @@ LAST: dict[str, tuple[Case, list[str]]] = {
         headed(lambda: nn.Sequential(linear(), nn.BatchNorm1d(OUTPUTS, affine=False))),
         plain("head.0"),
     ),
+    "weight_norm": (
+        headed(lambda: parametrizations.weight_norm(linear())),
+        [
+            "head.bias",
+            "head.parametrizations.weight.original0",
+            "head.parametrizations.weight.original1",
+        ],
+    ),
+    "weight_norm, old": (
+        headed(lambda: old_weight_norm(linear())),
+        ["head.bias", "head.weight_g", "head.weight_v"],
+    ),
     "spectral_norm": (
         headed(lambda: parametrizations.spectral_norm(linear())),
         ["head.bias", "head.parametrizations.weight.original"],
     ),
 }
-
-
-def head_of(width: int) -> nn.Linear:
-    return nn.Linear(width, OUTPUTS)
 
 
 @pytest.mark.parametrize("name", LAST)
@@ -271,6 +336,15 @@ def test_the_last_layer_of_networks_people_use(name: str) -> None:
     torch.testing.assert_close(values.cross, expected[:, 3:, :3], **close)
 
 
+def test_one_input_does_not_show_the_last_layer() -> None:
+    """Which of two heads it takes depends on it."""
+    torch.manual_seed(0)
+    x = torch.randn(12, 4)
+    posterior = SFRPosterior(routed(), "classification", inducing=4, parameters="last_layer")
+    posterior.fit((x, torch.arange(12) % OUTPUTS))
+    assert posterior.state.basis.network.names == [*plain("one.2"), *plain("two.2")]
+
+
 def ensemble() -> nn.Module:
     members = nn.ModuleList(mlp_wide(4, OUTPUTS) for _ in range(2))
     return Net(lambda net, x: sum(m(x) for m in net.members) / 2, members=members)
@@ -285,11 +359,16 @@ def capped() -> nn.Module:
     return Net(lambda net, x: (net.head(x) * net.t).tanh(), head=head_of(4), t=torch.ones(1))
 
 
+def scripted() -> nn.Module:
+    return compiled(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), linear()))
+
+
 def by_hand() -> nn.Module:
     return Net(lambda net, x: Swish.apply(net.head(x)), head=head_of(4))
 
 
 UNCLEAR: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "scripted": (scripted, "a scripted one, which does not show its layers"),
     "ensemble": (ensemble, "outputs that mix those of several layers"),
     "experts": (ZOO["experts, all run"].build, "outputs that mix those of several layers"),
     "LoRA": (ZOO["LoRA"].build, "outputs that also depend on 3.a, 3.b by other ways"),
