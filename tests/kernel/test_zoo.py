@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from sfr_cl.data.inputs import Inputs, length, take
 from sfr_cl.errors import ArgumentError, DataError, SFRError
 from sfr_cl.kernel.network import FrozenNetwork
 from support.oracles import jacobian_by_rows, sfr_moments
-from support.zoo import OUTPUTS, ZOO, Net, checkpointed, mlp
+from support.zoo import OUTPUTS, ZOO, Case, Net, checkpointed, mlp
 
 Z, FIRST, LATER, TEST = slice(0, 4), slice(3, 7), slice(6, 10), slice(8, 12)
 """Rows of the inducing inputs, of two batches, and those predicted."""
@@ -24,25 +24,41 @@ Z, FIRST, LATER, TEST = slice(0, 4), slice(3, 7), slice(6, 10), slice(8, 12)
 NOISE = 0.3
 
 
-@cache
-def problem(name: str) -> tuple[nn.Module, Inputs, Tensor, str | list[str], Tensor]:
-    """Network, inputs, targets, parameters and J, [B, C, P]."""
-    case = ZOO[name]
+@dataclass(frozen=True)
+class Problem:
+    """A network of the zoo, and what it is compared with."""
+
+    case: Case
+    x: Inputs
+    y: Tensor
+    j: Tensor
+    """J(x), ``[B, C, P]``, from the oracle."""
+
+    @property
+    def network(self) -> nn.Module:
+        return self.case.network()
+
+    @property
+    def parameters(self) -> str | list[str]:
+        return self.case.parameters(self.network)
+
+
+@pytest.fixture(scope="module", params=ZOO)
+def problem(request: pytest.FixtureRequest) -> Problem:
+    case = ZOO[request.param]
     network, x = case.network(), case.inputs(12)
     y = torch.randn(12, OUTPUTS, dtype=torch.float64)
-    parameters = case.parameters(network)
-    return network, x, y, parameters, jacobian_by_rows(case.network(), x, parameters)
+    return Problem(case, x, y, jacobian_by_rows(network, x, case.parameters(network)))
 
 
-@pytest.mark.parametrize("name", ZOO)
-def test_kernels(name: str) -> None:
-    network, x, _, parameters, j = problem(name)
+def test_kernels(problem: Problem) -> None:
+    x, j = problem.x, problem.j
     posterior = SFRPosterior(
-        network,
+        problem.network,
         "regression",
         inducing=take(x, Z),
         noise_variance=NOISE,
-        parameters=parameters,
+        parameters=problem.parameters,
         output_kernel="per_output",
     ).init()
     basis = posterior.state.basis
@@ -54,19 +70,18 @@ def test_kernels(name: str) -> None:
     torch.testing.assert_close(basis.gram(basis.prepare(x)), expected, **close)
     diagonal = expected[:, TEST, TEST].diagonal(dim1=1, dim2=2)
     torch.testing.assert_close(values.diagonal, diagonal, **close)
-    outputs = ZOO[name].network().eval()(take(x, TEST))
+    outputs = problem.network.eval()(take(x, TEST))
     torch.testing.assert_close(values.outputs, outputs.detach())
 
 
-@pytest.mark.parametrize("name", ZOO)
-def test_posteriors(name: str) -> None:
-    network, x, y, parameters, j = problem(name)
+def test_posteriors(problem: Problem) -> None:
+    x, y, j = problem.x, problem.y, problem.j
     posterior = SFRPosterior(
-        network,
+        problem.network,
         "regression",
         inducing=take(x, Z),
         noise_variance=NOISE,
-        parameters=parameters,
+        parameters=problem.parameters,
         prior_precision=1.0,
     ).fit((take(x, FIRST), y[FIRST]))
     found = posterior.update((take(x, LATER), y[LATER])).predict_f(take(x, TEST))
@@ -87,10 +102,9 @@ def test_posteriors(name: str) -> None:
         torch.testing.assert_close(found.variance[:, output], variance, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ZOO)
-def test_tangents_and_gradients(name: str) -> None:
-    network, x, y, parameters, j = problem(name)
-    frozen = FrozenNetwork(network, parameters, torch.float64)
+def test_tangents_and_gradients(problem: Problem) -> None:
+    x, y, j = problem.x, problem.y, problem.j
+    frozen = FrozenNetwork(problem.network, problem.parameters, torch.float64)
     frozen.bind(x)
     generator = torch.Generator().manual_seed(0)
     direction = {
