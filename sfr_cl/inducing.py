@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sfr_cl.core.basis import InducingInputs
-from sfr_cl.core.linalg import JITTER
+from sfr_cl.core.linalg import JITTER, rounding_scale
 from sfr_cl.core.spec import Spec
 from sfr_cl.core.state import Checked, State
 from sfr_cl.data import memory
@@ -337,10 +337,10 @@ def pivots(gram: Tensor, count: int, smallest: float | None = None) -> Tensor:
     """Indices of the first pivots of the pivoted Cholesky factorisation of ``[N, N]``.
 
     At most ``count``; fewer where every further conditional variance is at most ``smallest``, by
-    default the rounding of its own prior variance.
+    default rounding.
     """
     variance = gram.diagonal().clone()
-    limit = 10 * JITTER[gram.dtype] * variance if smallest is None else smallest
+    limit = 10 * JITTER[gram.dtype] * rounding_scale(variance) if smallest is None else smallest
     gram, variance = gram.double(), variance.double()
     columns = gram.new_zeros(count, len(gram))
     chosen: list[int] = []

@@ -19,7 +19,7 @@ from torch import Tensor
 from sfr_cl.errors import FactorizationError, SFRWarning
 
 JITTER = {torch.float64: 1e-12, torch.float32: 1e-6}
-"""What rounding of a kernel in some precision calls for, relative to the diagonal."""
+"""What rounding of a kernel in some precision calls for, relative to :func:`rounding_scale`."""
 
 LARGEST_JITTER = 1e-2
 TRIES = 5
@@ -40,15 +40,14 @@ def cholesky(
         what: their name, for messages.
         jitter: what the first try adds; each further try adds a hundred times more and says so.
         first: what the first try adds instead.
-        scale: what the jitter is relative to, ``[K, M]``; by default the diagonal, so that rows of
-            very different size lose no more digits than others.
+        scale: sizes that the jitter is relative to, ``[K, M]``, by :func:`rounding_scale`; by
+            default the diagonal.
     """
     if scale is None:
         scale = matrix.diagonal(dim1=-2, dim2=-1)
     if not torch.isfinite(scale).all():
         raise FactorizationError(f"expected {what} to be finite, got NaN or infinity")
-    smallest = torch.finfo(scale.dtype).eps * scale.mean(-1, keepdim=True)
-    jitters = torch.maximum(scale, smallest).diag_embed()
+    jitters = rounding_scale(scale).diag_embed()
     ladder = [jitter * 100**step for step in range(TRIES)]
     ladder = [added for added in ladder if added <= LARGEST_JITTER]
     if first is not None:
@@ -70,11 +69,26 @@ def cholesky(
     )
 
 
+def rounding_scale(diagonal: Tensor) -> Tensor:
+    """What rounding of each row is relative to: its own size, or the typical one if that is more.
+
+    Beside a row that is huge others keep their digits. One that is tiny has digits no finer than
+    the derivatives of the network, whose rounding is absolute where units saturate.
+
+    Args:
+        diagonal: of matrices with the rows, ``[..., M]``.
+    """
+    least = torch.finfo(diagonal.dtype).eps * diagonal.mean(-1, keepdim=True)
+    middle = (diagonal.shape[-1] - 1) // 2
+    median = diagonal.sort(-1).values[..., middle : middle + 1]
+    return torch.maximum(diagonal, torch.maximum(median, least))
+
+
 def extend_cholesky(factor: Tensor, gram: Tensor, what: str, jitter: float) -> Tensor:
     """Factor of a larger ``gram`` whose leading block is, exactly, ``factor``."""
     size = factor.shape[-1]
     lower = whiten(factor, gram[:, size:, :size])
-    scale = gram.diagonal(dim1=-2, dim2=-1)[:, size:]
+    scale = rounding_scale(gram.diagonal(dim1=-2, dim2=-1))[:, size:]
     corner = cholesky(gram[:, size:, size:] - lower @ lower.mT, what, jitter, scale=scale)
     top = torch.nn.functional.pad(factor, (0, corner.shape[-1]))
     return torch.cat([top, torch.cat([lower, corner], dim=2)], dim=1).contiguous()

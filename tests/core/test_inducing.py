@@ -164,6 +164,33 @@ def test_a_huge_outlier_costs_no_inducing_inputs_and_no_digits(size: float) -> N
     torch.testing.assert_close(found.variance[:, 0], white.square().sum(0), rtol=1e-2, atol=0)
 
 
+class Saturated(torch.nn.Module):
+    """Its derivative is 1 - tanh^2, most of whose digits are lost where that is small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(5, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.weight).tanh()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_saturated_units_have_a_covariance_in_single_precision(seed: int) -> None:
+    torch.manual_seed(3)
+    network = Saturated()
+    torch.manual_seed(seed)
+    x, y = torch.randn(40, 5), torch.arange(40) % 3
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        posterior = SFRPosterior(
+            network, "classification", inducing=x[:20], dtype=dtype, output_kernel="per_output"
+        ).fit((x, y))
+        found.append(posterior.predict_f(x[:4], full_cov=True).covariance_matrix)
+    prior = posterior.state.basis.gram(x[:4].double()).diagonal(dim1=-2, dim2=-1).amax()
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-3 * float(prior))
+
+
 def test_a_kernel_of_zero_has_no_inducing_inputs() -> None:
     network = relu()
     with torch.no_grad():
