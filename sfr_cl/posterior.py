@@ -781,12 +781,12 @@ class SFRPosterior:
             The posterior itself.
 
         Raises:
-            ArgumentError: torch can't use the device.
+            ArgumentError: torch can't use the device, or it has no float64.
         """
         state = self.state
         try:
             moved = state.to(torch.device(device))
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, ImportError) as error:
             raise ArgumentError(
                 f"expected a device torch can use, got {device!r}: {error}"
             ) from error

@@ -574,6 +574,21 @@ def learned(make: Any, kind: str = "classification", **settings: Any) -> Scenari
     return scenario
 
 
+def swapped(**settings: Any) -> Scenario:
+    """One whose inducing inputs are exchanged where a new region appears."""
+
+    def scenario(on: Place) -> Any:
+        it = chosen(on, **settings)
+        x, y = sample("classification", 400)
+        x = 0.3 * x
+        x[200:, 0] += 3
+        it.learn_many(x, y)
+        assert bool((it.inducing_inputs[:, 0] > 1.5).any())
+        return told(it)
+
+    return scenario
+
+
 def aged(on: Place) -> Any:
     it = stream(on, discount=0.9, discount_per="second")
     x, y = sample("classification", 30)
@@ -582,6 +597,15 @@ def aged(on: Place) -> Any:
     it.forget_many(x[:2].to(on), y[:2].to(on), at=torch.arange(2.0, device=on))
     it.forget_one(x[3], y[3], at=3.0)
     it.discount(0.5)
+    return told(it)
+
+
+def forgotten(on: Place) -> Any:
+    it = stream(on)
+    x, y = sample("classification", 30)
+    it.learn_many(x, y)
+    it.forget_many(x[:4], y[:4])
+    it.forget_many(x[4:6].to(on), y[4:6].to(on), at=[4, 5])
     return told(it)
 
 
@@ -640,9 +664,11 @@ STREAMS: dict[str, Scenario] = {
     "two outputs": learned(stream, "two"),
     "custom": learned(stream, "poisson"),
     "chosen": learned(chosen, "regression"),
-    "swapped": learned(chosen, swap=True, discount=0.99),
-    "swapped window": learned(chosen, window=25, swap=True),
+    "swapped": swapped(),
+    "swapped, aging": swapped(discount=0.99),
+    "swapped, in a window": swapped(window=25),
     "aged": aged,
+    "forgotten": forgotten,
     "windowed": windowed,
     "merged": merged,
     "relinearized": relinearized,

@@ -437,8 +437,11 @@ def test_unknown_link(link: Any) -> None:
     )
 
 
-def test_unknown_device() -> None:
-    assert_refused_unchanged(fitted(), lambda it: it.to("nowhere"), ValueError, "nowhere")
+@pytest.mark.parametrize("device", ["nowhere", "maia", "hpu"])
+def test_unknown_device(device: str) -> None:
+    """One torch has no name for, no kernels, or no module."""
+    message = f"a device torch can use, got '{device}'"
+    assert_refused_unchanged(fitted(), lambda it: it.to(device), ValueError, message)
 
 
 def test_gamma_above_one() -> None:
