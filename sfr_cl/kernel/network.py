@@ -67,7 +67,7 @@ class FrozenNetwork:
     """
 
     _changing: Sequence[str] = ()
-    """Buffers that a forward pass changes."""
+    """Parameters and buffers that a forward pass changes."""
 
     def __init__(self, network: nn.Module, parameters: Parameters, dtype: torch.dtype) -> None:
         self._requested = parameters
@@ -100,7 +100,7 @@ class FrozenNetwork:
         x = tree_map(torch.clone, x)
         versions = [leaf._version for _, leaf in leaves(x)]
         few = take(x, slice(0, ALONE))
-        self._watch_buffers(few)
+        self._watch(few)
         self._require_graph(few)
         outputs = self(x)
         if versions != [leaf._version for _, leaf in leaves(x)]:
@@ -115,18 +115,18 @@ class FrozenNetwork:
                 self._names = last_layer(self.module, lambda: self.run(x))
         return outputs.shape[1]
 
-    def _watch_buffers(self, x: Inputs) -> None:
-        """Learn which buffers a forward pass changes: each pass gets copies of its own."""
-        before = {name: value.clone() for name, value in self.module.named_buffers()}
+    def _watch(self, x: Inputs) -> None:
+        """Learn which weights a forward pass changes: each pass gets copies of its own."""
+        before = {name: value.clone() for name, value in self.weights().items()}
         try:
             self(x)
         except DataError as error:
             raise self._explained(x, error) from error
-        after = dict(self.module.named_buffers())
+        after = self.weights()
         self._changing = [n for n, value in before.items() if not torch.equal(value, after[n])]
-        for name in self._changing:
-            owner, _, own = name.rpartition(".")
-            setattr(self.module.get_submodule(owner), own, before[name])
+        with torch.no_grad():
+            for name in self._changing:
+                after[name].copy_(before[name])
 
     def _require_graph(self, x: Inputs) -> None:
         """Refuse outputs that depend on none of the parameters, or on those of something else."""
@@ -241,8 +241,8 @@ class FrozenNetwork:
         """f(x; w*), ``[B, C]``, checked, with whatever of its graph is recorded."""
         if not self._changing:
             return run(self._forward, x)
-        buffers = dict(self.module.named_buffers())
-        own = {name: buffers[name].clone() for name in self._changing}
+        weights = self.weights()
+        own = {name: weights[name].clone() for name in self._changing}
         return run(lambda inputs: self._forward(inputs, own), x)
 
     def _forward(self, x: Inputs, values: dict[str, Tensor] | None = None) -> Tensor:

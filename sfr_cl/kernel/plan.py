@@ -77,12 +77,14 @@ class Plan:
         network: FrozenNetwork, num_outputs: int, x: Inputs, layers: Sequence[Layer] | None
     ) -> Plan:
         """Rules for the layers they hold for, or for some of these; Jacobians for the rest."""
-        try:
-            if layers is None:
+        if layers is None:
+            try:
                 layers = covered_layers(network, x)
-            return Plan._holding(network, num_outputs, x, layers)
-        except (RuntimeError, DataError):  # an operation whose graph autograd does not show
-            return Plan._holding(network, num_outputs, x, [])
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except (RuntimeError, DataError):  # a checkpoint hides the graph, or loses gradients
+                layers = []
+        return Plan._holding(network, num_outputs, x, layers)
 
     @staticmethod
     def _holding(
@@ -114,9 +116,16 @@ class Plan:
             ArgumentError: outputs are random, or depend on the rest of the batch.
             DataError: derivatives are not finite.
         """
-        outputs, by_layer = self._by_rules(x)
+        try:
+            outputs, by_layer = self._by_rules(x)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # a graph that is not shown, or not differentiable so
+            if not self.layers:
+                raise
+            raise Unfit(self.layers) from error
         factors = list(chain(*by_layer))
-        if len(outputs) > 1:
+        if self.fallback is None and len(outputs) > 1:
             self.network.require_independent(x, outputs)
         if self.fallback is not None:
             rows, alone = self._jacobian(self.fallback, x)
@@ -240,6 +249,8 @@ class Plan:
                 made = jacobian(fallback, self.num_outputs, x)
                 if self.by_rows is None:
                     self.by_rows = not self._agrees(fallback, x, made[0])
+            except torch.cuda.OutOfMemoryError:
+                raise
             except Exception:  # whatever a transformation says of an operation it does not know
                 self.by_rows = True
         if not self.by_rows:

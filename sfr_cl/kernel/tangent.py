@@ -131,7 +131,7 @@ class TangentKernel:
         """Working memory of one row of a batch evaluated against M inducing inputs."""
         plan = self.plan
         numbers = 2 * self._numbers(num_inducing) + 4 * self.num_kernels * num_inducing
-        gradients = 1 if all(layer.is_last for layer in plan.layers) else self.num_outputs
+        gradients = 1 if all(layer.is_last for layer in plan.layers) else self.num_outputs + 1
         numbers += (2 + (self.num_outputs if plan.fallback else gradients)) * plan.activations
         for factor in plan.shown:
             if isinstance(factor, Outer) and factor.use_gram_trick(num_inducing):
