@@ -202,6 +202,25 @@ def test_a_stream_that_began_with_one_row() -> None:
         stream.learn_many(vectors(), torch.arange(ROWS) % 2)
 
 
+def test_weights_that_a_pass_rescales() -> None:
+    """An embedding with ``max_norm`` rescales its rows as they come, in the frozen copy never."""
+    network = Net(
+        lambda net, x: net.b(net.words(x).mean(1)), words=nn.Embedding(WORDS, 4, max_norm=1)
+    )
+    network = network.double()
+    x, before = tokens(), network.words.weight.detach().clone()
+    kernel = kernel_of(network, x)
+    torch.testing.assert_close(kernel.gram(x), exact(network, x, x), rtol=1e-9, atol=1e-9)
+    assert torch.equal(kernel.network.weights()["words.weight"], before)
+
+
+def test_weights_that_a_pass_rescales_for_other_rows_too() -> None:
+    words = nn.Embedding(WORDS, 4, max_norm=0.1)
+    network = Net(lambda net, x: net.words(x).mean(1) @ net.words.weight.clone().T, words=words)
+    with pytest.raises(ArgumentError, match="treats every input by itself"):
+        kernel_of(network, tokens())
+
+
 # Networks that do the same in two ways, of which torch.func knows one -----------------------------
 
 
