@@ -239,11 +239,7 @@ class FrozenNetwork:
 
     def run(self, x: Inputs) -> Tensor:
         """f(x; w*), ``[B, C]``, checked, with whatever of its graph is recorded."""
-        if not self._changing:
-            return run(self._forward, x)
-        weights = self.weights()
-        own = {name: weights[name].clone() for name in self._changing}
-        return run(lambda inputs: self._forward(inputs, own), x)
+        return run(self._forward, x)
 
     def _forward(self, x: Inputs, values: dict[str, Tensor] | None = None) -> Tensor:
         """A forward pass that leaves the module as it was.
@@ -258,9 +254,9 @@ class FrozenNetwork:
         before = torch.get_default_dtype()
         torch.set_default_dtype(self.dtype)
         try:
-            if values is None:
+            if not values and not self._changing:
                 return cast(Tensor, self.module(x))
-            every = self._everywhere(values)
+            every = self._everywhere(values or {})
             return cast(Tensor, functional_call(self.module, every, (x,), tie_weights=False))
         finally:
             torch.set_default_dtype(before)
@@ -270,8 +266,12 @@ class FrozenNetwork:
                 attributes.update(old)
 
     def _everywhere(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Values by every name that tied tensors have, but one for each module."""
+        """Values by every name that tied tensors have, but one for each module.
+
+        With copies of the other weights that a forward pass changes.
+        """
         weights = self.weights()
+        values = {name: weights[name].clone() for name in self._changing} | values
         by_id = {id(weights[name]): value for name, value in values.items()}
         every = dict(values)
         for prefix, part in self.module.named_modules():

@@ -194,7 +194,6 @@ class TangentKernel:
         try:
             outputs, made = plan.made(x)
         except Unfit as unfit:
-            self.network.require_alone(x, self.network(x))
             self._found = plan.without(unfit.layers, self._rows)
             raise Replanned from unfit
         stack: list[Outer | Last | Direct] = []
