@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def test_kernels(problem: Problem) -> None:
     torch.testing.assert_close(values.outputs, outputs.detach())
 
 
-def test_posteriors(problem: Problem) -> None:
+def test_posteriors(problem: Problem, tmp_path: Path) -> None:
     x, y, j = problem.x, problem.y, problem.j
     posterior = SFRPosterior(
         problem.network,
@@ -100,6 +101,9 @@ def test_posteriors(problem: Problem) -> None:
         )
         torch.testing.assert_close(found.mean[:, output], mean, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(found.variance[:, output], variance, rtol=1e-6, atol=1e-6)
+    posterior.save(tmp_path / "p")
+    loaded = SFRPosterior.load(tmp_path / "p", problem.network)
+    torch.testing.assert_close(loaded.predict_f(take(x, TEST)).mean, found.mean)
 
 
 def test_tangents_and_gradients(problem: Problem) -> None:
