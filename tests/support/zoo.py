@@ -201,13 +201,23 @@ def torchvision_densenet() -> nn.Module:
     return tv.DenseNet(4, (2, 1), num_init_features=8, bn_size=2, num_classes=OUTPUTS)
 
 
+class NarrowResNet(tv.ResNet):
+    """An eighth of the channels behind the stem."""
+
+    def __init__(self, block: Any, **options: Any) -> None:
+        super().__init__(block, [1, 1, 1, 1], **options)
+        self.fc = nn.Linear(64 * block.expansion, OUTPUTS)
+
+    def _make_layer(self, block: Any, planes: int, *args: Any, **options: Any) -> nn.Sequential:
+        return super()._make_layer(block, planes // 8, *args, **options)
+
+
 def torchvision_resnet() -> nn.Module:
-    return tv.ResNet(tv.resnet.BasicBlock, [1, 1, 1, 1], num_classes=OUTPUTS)
+    return NarrowResNet(tv.resnet.BasicBlock)
 
 
 def torchvision_resnext() -> nn.Module:
-    block = tv.resnet.Bottleneck
-    return tv.ResNet(block, [1, 1, 1, 1], num_classes=OUTPUTS, groups=4, width_per_group=4)
+    return NarrowResNet(tv.resnet.Bottleneck, groups=4, width_per_group=32)
 
 
 def torchvision_googlenet() -> nn.Module:
@@ -1045,8 +1055,8 @@ def data_parallel() -> nn.Module:
 IMAGES = images(3, 16, 16)
 
 ZOO: dict[str, Case] = {
-    "torchvision ResNet": Case(torchvision_resnet, IMAGES, 40_000),
-    "torchvision ResNeXt": Case(torchvision_resnext, IMAGES, 40_000),
+    "torchvision ResNet": Case(torchvision_resnet, IMAGES),
+    "torchvision ResNeXt": Case(torchvision_resnext, IMAGES),
     "torchvision MobileNetV2": Case(torchvision_mobilenet_v2, IMAGES),
     "torchvision MobileNetV3": Case(torchvision_mobilenet_v3, IMAGES),
     "torchvision ShuffleNetV2": Case(
@@ -1058,7 +1068,7 @@ ZOO: dict[str, Case] = {
     "torchvision VGG": Case(torchvision_vgg, images(3, 8, 8)),
     "torchvision AlexNet": Case(torchvision_alexnet, images(3, 32, 32)),
     "torchvision RegNet": Case(torchvision_regnet, IMAGES),
-    "torchvision MNASNet": Case(lambda: tv.MNASNet(0.1, OUTPUTS), images(3, 32, 32)),
+    "torchvision MNASNet": Case(lambda: tv.MNASNet(0.1, OUTPUTS), IMAGES),
     "torchvision GoogLeNet": Case(torchvision_googlenet, images(3, 32, 32)),
     "torchvision ConvNeXt": Case(torchvision_convnext, IMAGES),
     "torchvision Swin": Case(lambda: torchvision_swin(1), images(3, 8, 8)),
