@@ -77,6 +77,13 @@ class AnotherPredictive(Poisson):
         return torch.distributions.Poisson(2 * mean.exp())
 
 
+class Broadcast(Poisson):
+    """Predictions [B] for targets [B, 1]."""
+
+    def predictive(self, mean: Tensor, variance: Tensor, link: str) -> Any:
+        return torch.distributions.Poisson(mean.exp()[:, 0])
+
+
 class LostSettings(GaussianLikelihood):
     def with_settings(self, settings: Any) -> GaussianLikelihood:
         return LostSettings(1.0)
@@ -90,6 +97,7 @@ class LostSettings(GaussianLikelihood):
         (Infinite(), "finite log p"),
         (NoDistribution(), "a Distribution"),
         (AnotherPredictive(), "log p without variance"),
+        (Broadcast(), r"log densities of shape \[3\]"),
         (LostSettings(0.5), "settings after a round trip"),
     ],
 )
