@@ -156,8 +156,10 @@ class FrozenNetwork:
         other = torch.float32 if self.dtype == torch.float64 else torch.float64
         cast_to = copy.copy(self)
         cast_to.module, cast_to.dtype = _cast(_copied(self.module), other), other
+        x = cast_to.prepare(x)
         try:
-            cast_to._require_graph(cast_to.prepare(x))
+            cast_to._require_graph(x)
+            cast_to.require_alone(x, cast_to(x))
         except DataError:
             return error
         except ArgumentError as other_error:
@@ -528,7 +530,9 @@ def _backward(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     """The derivative of a number, by ``backward``: a reentrant checkpoint knows no other way."""
     if value.requires_grad:
         value.backward(retain_graph=True)
-    found = [torch.zeros_like(p) if p.grad is None else p.grad.detach() for p in parameters]
+    found = [
+        torch.zeros_like(p) if p.grad is None else p.grad.detach().to_dense() for p in parameters
+    ]
     for parameter in parameters:
         parameter.grad = None
     return found

@@ -124,6 +124,7 @@ class Plan:
             if not self.layers:
                 raise
             raise Unfit(self.layers) from error
+        _require_finite([float(outputs.sum())])
         factors = list(chain(*by_layer))
         if self.fallback is None and len(outputs) > 1:
             self.network.require_independent(x, outputs)
@@ -302,9 +303,9 @@ def _mixed(weights: Tensor, g: Tensor) -> Tensor:
 def _require_finite(numbers: Iterable[float]) -> None:
     if not all(map(math.isfinite, numbers)):
         raise DataError(
-            "expected inputs at which the network's outputs have finite derivatives, got NaN or "
-            "infinity (the root or logarithm of zero has none, and large numbers overflow): scale "
-            "the inputs, or keep the network away from such places"
+            "expected inputs at which the network has finite outputs and finite derivatives, got "
+            "NaN or infinity (of the root or logarithm of zero, or by overflow): scale the "
+            "inputs, or keep the network away from such places"
         )
 
 

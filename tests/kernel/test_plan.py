@@ -202,6 +202,22 @@ def test_a_stream_that_began_with_one_row() -> None:
         stream.learn_many(vectors(), torch.arange(ROWS) % 2)
 
 
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_gradients(kind: type[nn.Embedding | nn.EmbeddingBag]) -> None:
+    def run(network: Net, x: Tensor) -> Tensor:
+        found = network.words(x)
+        return network.b((found.mean(1) if found.ndim == 3 else found).tanh())
+
+    networks = []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        networks.append(Net(run, words=kind(WORDS, 4, sparse=sparse)).double())
+    networks[1].load_state_dict(networks[0].state_dict())
+    x = tokens()
+    found = kernel_of(networks[0], x).gram(x)
+    torch.testing.assert_close(found, exact(networks[1], x, x), rtol=1e-9, atol=1e-9)
+
+
 def test_weights_that_a_pass_rescales() -> None:
     """An embedding with ``max_norm`` rescales its rows as they come, in the frozen copy never."""
     network = Net(
@@ -476,6 +492,7 @@ def rooted(network: Net, x: Tensor) -> Tensor:
 REFUSED = {
     "random": (noisy, "same outputs for the same inputs"),
     "no derivative": (rooted, "finite derivatives"),
+    "no output": (lambda net, x: net.b(net.a(x)).log(), "finite outputs"),
     "detached": (lambda net, x: net.b(net.a(x)).detach(), "depend on its parameters"),
     "flat": (lambda net, x: net.b(net.a(x)) * 0, "depend on the parameters"),
 }
@@ -487,6 +504,12 @@ def test_what_has_no_kernel_is_refused(case: str) -> None:
     x, y = vectors(), torch.arange(ROWS) % 2
     with pytest.raises(SFRError, match=said):
         SFRPosterior(Net(run), "classification", inducing=x[:8]).fit((x, y))
+
+
+def test_another_precision_is_no_advice_where_it_does_not_help() -> None:
+    network = Net(lambda net, x: net.b(net.a((x - x.mean(0)).float())))
+    with pytest.raises(ArgumentError, match="treats every input by itself"):
+        SFRPosterior(network, "classification", inducing=vectors()[:8]).init()
 
 
 def test_an_input_without_derivative_is_refused_later() -> None:
