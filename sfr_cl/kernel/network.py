@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import RLock
 from typing import Any, cast
 
 import torch
@@ -33,6 +34,9 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 ALONE = 4
 """Rows of a batch whose outputs are compared with those in other company."""
+
+LOCK = RLock()
+"""Of passes through networks, of all threads."""
 
 BOUND = 32
 """Rows whose outputs are compared with those alone when a network is bound."""
@@ -68,6 +72,8 @@ class FrozenNetwork:
 
     _changing: Sequence[str] = ()
     """Parameters and buffers that a forward pass changes."""
+    _asks_default = True
+    """Whether torch's default precision matters to what is made on the way."""
 
     def __init__(self, network: nn.Module, parameters: Parameters, dtype: torch.dtype) -> None:
         self._requested = parameters
@@ -111,15 +117,19 @@ class FrozenNetwork:
         self.require_independent(x, outputs)
         self.require_alone(take(x, slice(0, BOUND)), outputs[:BOUND])
         if self._requested == "last_layer":
-            with plain_attention():
+            with alone():
                 self._names = last_layer(self.module, lambda: self.run(x))
         return outputs.shape[1]
 
     def _watch(self, x: Inputs) -> None:
-        """Learn which weights a forward pass changes: each pass gets copies of its own."""
+        """Learn which weights a forward pass changes: each pass gets copies of its own.
+
+        And whether torch's default precision matters: if not, other threads keep theirs.
+        """
+        self._asks_default = True
         before = {name: value.clone() for name, value in self.weights().items()}
         try:
-            self(x)
+            outputs = self(x)
         except DataError as error:
             raise self._explained(x, error) from error
         after = self.weights()
@@ -127,6 +137,18 @@ class FrozenNetwork:
         with torch.no_grad():
             for name in self._changing:
                 after[name].copy_(before[name])
+        if self.dtype != torch.get_default_dtype():
+            self._asks_default = not self._is_same_by_default(x, outputs)
+
+    def _is_same_by_default(self, x: Inputs, outputs: Tensor) -> bool:
+        """Whether outputs are the same to the bit in torch's default precision as it is."""
+        as_it_is = copy.copy(self)
+        as_it_is._asks_default = False
+        try:
+            found = as_it_is(x)
+        except DataError:
+            return False
+        return found.dtype == outputs.dtype and torch.equal(found, outputs)
 
     def _require_graph(self, x: Inputs) -> None:
         """Refuse outputs that depend on none of the parameters, or on those of something else."""
@@ -236,7 +258,7 @@ class FrozenNetwork:
     @torch.no_grad()
     def __call__(self, x: Inputs) -> Tensor:
         """f(x; w*), ``[B, C]``."""
-        with plain_attention():
+        with alone():
             return self.run(x).detach()
 
     def run(self, x: Inputs) -> Tensor:
@@ -254,14 +276,16 @@ class FrozenNetwork:
         """
         kept = [(vars(part), dict(vars(part))) for part in self.module.modules()]
         before = torch.get_default_dtype()
-        torch.set_default_dtype(self.dtype)
+        if self._asks_default:
+            torch.set_default_dtype(self.dtype)
         try:
             if not values and not self._changing:
                 return cast(Tensor, self.module(x))
             every = self._everywhere(values or {})
             return cast(Tensor, functional_call(self.module, every, (x,), tie_weights=False))
         finally:
-            torch.set_default_dtype(before)
+            if self._asks_default:
+                torch.set_default_dtype(before)
             for attributes, old in kept:
                 for name in attributes.keys() - old.keys():
                     del attributes[name]
@@ -289,7 +313,7 @@ class FrozenNetwork:
         """The differentiated parameters, or some, part of the graph of what is run inside."""
         if parameters is None:
             parameters = list(self.parameters.values())
-        with torch.inference_mode(False), torch.enable_grad(), plain_attention():
+        with torch.inference_mode(False), torch.enable_grad(), alone():
             try:
                 for parameter in parameters:
                     parameter.requires_grad_(True)
@@ -320,7 +344,7 @@ class FrozenNetwork:
 
         handles = [module.register_forward_hook(record) for module in modules]
         try:
-            with plain_attention(), torch.enable_grad():
+            with alone(), torch.enable_grad():
                 outputs = self.run(x)
         finally:
             for handle in handles:
@@ -646,7 +670,8 @@ def _copied(module: nn.Module) -> nn.Module:
         for value in kept
         if isinstance(value, Tensor) and value.grad_fn is not None
     }
-    copied = copy.deepcopy(module, memo=known)
+    with LOCK:  # a pass leaves hooks and flags on it until it ends
+        copied = copy.deepcopy(module, memo=known)
     for part in copied.modules():
         if type(part).__name__ == "OptimizedModule":  # run as it was before torch.compile
             part.forward = cast(nn.Module, part._orig_mod).__call__
@@ -674,15 +699,17 @@ def eval_mode(network: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def plain_attention() -> Iterator[None]:
-    """Attention by plain products: the fused kernels have no derivatives or batching rules.
+def alone() -> Iterator[None]:
+    """One thread at a time, since a pass changes modules, and switches that all threads share.
 
-    And no autocast: these are products of the network's own precision.
+    Attention is by plain products: the fused kernels have no derivatives or batching rules. And no
+    autocast: these are products of the network's own precision.
     """
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH), without_autocast():
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+    with LOCK:
+        before = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with sdpa_kernel(SDPBackend.MATH), without_autocast():
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(before)

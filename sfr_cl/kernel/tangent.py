@@ -31,7 +31,7 @@ from sfr_cl.data.inputs import Inputs, length, take
 from sfr_cl.errors import DataError
 from sfr_cl.kernel.factors import Direct, Last, Outer, Stack, joined
 from sfr_cl.kernel.layers import Layer
-from sfr_cl.kernel.network import FrozenNetwork
+from sfr_cl.kernel.network import LOCK, FrozenNetwork
 from sfr_cl.kernel.plan import Plan, Unfit
 from sfr_cl.kernel.precision import without_autocast
 
@@ -64,15 +64,19 @@ class Replanned(Exception):
 
 
 def settled(method: Callable[P, R]) -> Callable[P, R]:
-    """Start again where the plan changed meanwhile; each change leaves fewer layers to rules."""
+    """Start again where the plan changed meanwhile; each change leaves fewer layers to rules.
+
+    One thread at a time: another may change it.
+    """
 
     @wraps(method)
     def again(*args: P.args, **kwargs: P.kwargs) -> R:
-        while True:
-            try:
-                return method(*args, **kwargs)
-            except Replanned:
-                continue
+        with LOCK:
+            while True:
+                try:
+                    return method(*args, **kwargs)
+                except Replanned:
+                    continue
 
     return again
 
@@ -109,9 +113,10 @@ class TangentKernel:
     @without_autocast()
     def plan(self) -> Plan:
         """How gradients are made: found once, when the kernel is first used."""
-        if self._found is None:
-            self._found = Plan.found(self.network, self.num_outputs, self._rows, self._given)
-        return self._found
+        with LOCK:
+            if self._found is None:
+                self._found = Plan.found(self.network, self.num_outputs, self._rows, self._given)
+            return self._found
 
     @property
     def layers(self) -> list[Layer]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from sfr_cl.data.inputs import Inputs, length, take, tree_map
-from sfr_cl.kernel.network import plain_attention
+from sfr_cl.kernel.network import alone
 
 
 def jacobian(network: nn.Module, x: Inputs, names: list[str] | None = None) -> Tensor:
@@ -21,7 +21,7 @@ def jacobian(network: nn.Module, x: Inputs, names: list[str] | None = None) -> T
         batch = tree_map(lambda leaf: leaf[None], row)
         return functional_call(network, parameters, (batch,))[0]
 
-    with plain_attention():
+    with alone():
         parts = vmap(jacrev(outputs), in_dims=(None, 0))(parameters, x)
     return torch.cat([part.flatten(2) for part in parts.values()], dim=2)
 
