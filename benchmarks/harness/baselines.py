@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sfr_cl import torchvision_operators
 from sfr_cl.data.inputs import Inputs, length, take, tree_map
-from sfr_cl.kernel.network import plain_attention
+from sfr_cl.kernel.network import alone
 
 CHUNK = 100
 """Samples a baseline works on at a time: the Jacobians of more do not fit in memory."""
@@ -38,7 +38,7 @@ def contraction(
 
     def work() -> tuple[Tensor, Tensor]:
         firsts, seconds = [], []
-        with plain_attention():
+        with alone():
             for c in range(num_outputs):
                 at_z = torch.cat([gradients(part, c) for part in chunks(z)])
                 first = torch.zeros(len(at_z), dtype=at_z.dtype)
