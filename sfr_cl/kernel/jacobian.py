@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 
 from sfr_cl.data.inputs import Inputs
-from sfr_cl.kernel.network import FrozenNetwork, alone, as_real
+from sfr_cl.kernel.network import FrozenNetwork, as_real
 
 
 @torch.no_grad()
@@ -20,7 +20,7 @@ def jacobian(network: FrozenNetwork, num_outputs: int, x: Inputs) -> tuple[Tenso
         found = network.single(parameters, row)
         return found[:num_outputs], found
 
-    with alone(), warnings.catch_warnings():
+    with network.passing(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
         derivative = vmap(jacrev(outputs, has_aux=True), in_dims=(None, 0))
         parts, values = derivative(network.parameters, x)

@@ -117,7 +117,7 @@ class FrozenNetwork:
         self.require_independent(x, outputs)
         self.require_alone(take(x, slice(0, BOUND)), outputs[:BOUND])
         if self._requested == "last_layer":
-            with alone():
+            with self.passing():
                 self._names = last_layer(self.module, lambda: self.run(x))
         return outputs.shape[1]
 
@@ -258,7 +258,7 @@ class FrozenNetwork:
     @torch.no_grad()
     def __call__(self, x: Inputs) -> Tensor:
         """f(x; w*), ``[B, C]``."""
-        with alone():
+        with self.passing():
             return self.run(x).detach()
 
     def run(self, x: Inputs) -> Tensor:
@@ -268,24 +268,17 @@ class FrozenNetwork:
     def _forward(self, x: Inputs, values: dict[str, Tensor] | None = None) -> Tensor:
         """A forward pass that leaves the module as it was.
 
-        Tensors made on the way have the precision of the weights.
-
         Args:
             x: inputs.
             values: parameters and buffers by name, instead of the module's.
         """
         kept = [(vars(part), dict(vars(part))) for part in self.module.modules()]
-        before = torch.get_default_dtype()
-        if self._asks_default:
-            torch.set_default_dtype(self.dtype)
         try:
             if not values and not self._changing:
                 return cast(Tensor, self.module(x))
             every = self._everywhere(values or {})
             return cast(Tensor, functional_call(self.module, every, (x,), tie_weights=False))
         finally:
-            if self._asks_default:
-                torch.set_default_dtype(before)
             for attributes, old in kept:
                 for name in attributes.keys() - old.keys():
                     del attributes[name]
@@ -307,13 +300,28 @@ class FrozenNetwork:
         return every
 
     @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Forward and backward passes, :func:`alone`.
+
+        Tensors made on the way, and again in a checkpoint, have the precision of the weights.
+        """
+        with alone():
+            before = torch.get_default_dtype()
+            if self._asks_default:
+                torch.set_default_dtype(self.dtype)
+            try:
+                yield
+            finally:
+                torch.set_default_dtype(before)
+
+    @contextmanager
     def differentiable(
         self, parameters: Sequence[Tensor] | None = None
     ) -> Iterator[Sequence[Tensor]]:
         """The differentiated parameters, or some, part of the graph of what is run inside."""
         if parameters is None:
             parameters = list(self.parameters.values())
-        with torch.inference_mode(False), torch.enable_grad(), alone():
+        with torch.inference_mode(False), torch.enable_grad(), self.passing():
             try:
                 for parameter in parameters:
                     parameter.requires_grad_(True)
@@ -344,7 +352,7 @@ class FrozenNetwork:
 
         handles = [module.register_forward_hook(record) for module in modules]
         try:
-            with alone(), torch.enable_grad():
+            with self.passing(), torch.enable_grad():
                 outputs = self.run(x)
         finally:
             for handle in handles:

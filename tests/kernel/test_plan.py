@@ -293,6 +293,20 @@ class Recomputed(Reentrant):
         return self.c(checkpoint(self.body, x, use_reentrant=False))
 
 
+class MadeAgain(Recomputed):
+    """Tensors that a checkpoint makes again in the backward pass."""
+
+    def body(self, x: Tensor) -> Tensor:
+        return super().body(x) * torch.full((1,), 1 / 3)
+
+
+class ReentrantMadeAgain(Reentrant):
+    """The same in the other kind."""
+
+    def body(self, x: Tensor) -> Tensor:
+        return super().body(x) * torch.full((1,), 1 / 3)
+
+
 class Energy(Twin):
     """The derivative of one function is the other."""
 
@@ -354,7 +368,17 @@ class Moving(Twin):
         return f
 
 
-TWINS = [Custom, Reentrant, Recomputed, Energy, Recurrent, Scripted, Moving]
+TWINS = [
+    Custom,
+    Reentrant,
+    Recomputed,
+    MadeAgain,
+    ReentrantMadeAgain,
+    Energy,
+    Recurrent,
+    Scripted,
+    Moving,
+]
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
@@ -376,6 +400,8 @@ def test_a_posterior_is_that_of_the_same_network_written_otherwise(
     found, expected = odd.predict_f(x, full_cov=True), plain.predict_f(x, full_cov=True)
     torch.testing.assert_close(found.mean, expected.mean, **same)
     torch.testing.assert_close(found.covariance_matrix, expected.covariance_matrix, **same)
+    grams = [each.state.basis.kernel.gram(each.state.basis.prepare(x)) for each in (odd, plain)]
+    torch.testing.assert_close(*grams, rtol=1e-10, atol=1e-10)
     networks = odd.state.basis.network, plain.state.basis.network
     u = torch.randn(ROWS, 2).double()
     torch.testing.assert_close(*(network.gradient(x, u) for network in networks), **same)
