@@ -17,6 +17,10 @@ FORCED = {
     "_version": "torch's counter of changes in place",
     "_forward_hooks": "torch tells in no other way whether a module has hooks",
     "_forward_pre_hooks": "as above",
+    "_backward_hooks": "as above",
+    "_backward_pre_hooks": "as above",
+    "_apply": "what Module.to and Module.half are made of: to() makes complex weights real",
+    "_orig_mod": "what torch.compile wraps, which has no public name",
     "_glm_predictive_distribution": "laplace-torch's moments of f, which it has no public name for",
 }
 """Private names of other packages that are used, with the reason."""
