@@ -290,6 +290,7 @@ def empty_state(spec: Spec, wanted: Any, batches: Batches | None, network: Froze
     """
     network.require_finite()
     z, kernel = choose(spec, wanted, batches, network)
+    network.require_alike(z)
     spec.outputs(kernel.num_outputs)  # refuses a number that does not fit
     return State.empty(spec, InducingInputs.of(kernel, z, spec.batch_size))
 
@@ -319,6 +320,7 @@ def checked_pairs(
     """Data as a selector takes it, and the network's kernel."""
     x = network.prepare(next(iter(batches))[0])
     kernel = TangentKernel(network, network.bind(take(x, slice(0, BOUND))), spec.shared, x)
+    network.require_alike(x)
     outputs = spec.num_outputs or kernel.num_outputs
     return Checked(batches, network.prepare, network.device, spec.likelihood, outputs), kernel
 

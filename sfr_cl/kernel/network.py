@@ -32,6 +32,9 @@ Parameters = str | Sequence[str]
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 """How far two ways to compute the same may be apart, relative to its size."""
 
+ALIKE = 1e-2
+"""How far outputs in two precisions may be apart, relative to their size: rounding is far below."""
+
 ALONE = 4
 """Rows of a batch whose outputs are compared with those in other company."""
 
@@ -78,6 +81,7 @@ class FrozenNetwork:
     def __init__(self, network: nn.Module, parameters: Parameters, dtype: torch.dtype) -> None:
         self._requested = parameters
         self._names = named(network, parameters)
+        self._given_dtype = dtype_of(network)
         try:
             with torch.inference_mode(False):
                 self.module = _frozen(network, dtype)
@@ -120,6 +124,50 @@ class FrozenNetwork:
             with self.passing():
                 self._names = last_layer(self.module, lambda: self.run(x))
         return outputs.shape[1]
+
+    def require_alike(self, x: Inputs) -> None:
+        """Refuse a network that computes something else in the precision it was given in.
+
+        Where it compares or rounds its inputs, 0.7 in float32 is not the same number in float64.
+        """
+        given = self._given_dtype
+        if given == self.dtype or given not in TOLERANCE:
+            return
+        for start in range(0, length(x), BOUND):
+            rows = take(x, slice(start, start + BOUND))
+            try:
+                expected = self._as_given(rows)
+            except DataError:  # parts of it have another precision
+                return
+            outputs = self(rows)
+            apart = (outputs - expected).abs().nan_to_num().max()
+            size = outputs.abs().nan_to_num().max()
+            if apart > ALIKE * size:
+                raise ArgumentError(
+                    f"expected a network that computes alike in {self.dtype} and in its own "
+                    f"{given}, got outputs that differ by {float(apart / size):.2g} of their size, "
+                    f"since it compares or rounds its inputs: give dtype={given}"
+                )
+
+    def _as_given(self, x: Inputs) -> Tensor:
+        """f(x; w*) in the network's own precision, ``[B, C]``."""
+        given = copy.copy(self)
+        given.dtype = self._given_dtype
+        every = self.weights()
+        numbers = {n: t for n, t in every.items() if t.is_floating_point() or t.is_complex()}
+        values = {n: t.to(cast_dtype(t, given.dtype)) for n, t in numbers.items()}
+        x = given.prepare(x)
+        try:
+            with torch.no_grad(), given.passing():
+                return run(lambda x: given._forward(x, values), x)
+        except DataError:  # compiled by torch.jit, it takes no other weights
+            return self._cast_to(given.dtype)(x)
+
+    def _cast_to(self, dtype: torch.dtype) -> FrozenNetwork:
+        """A copy in another precision."""
+        other = copy.copy(self)
+        other.module, other.dtype = _cast(_copied(self.module), dtype), dtype
+        return other
 
     def _watch(self, x: Inputs) -> None:
         """Learn which weights a forward pass changes: each pass gets copies of its own.
@@ -176,8 +224,7 @@ class FrozenNetwork:
     def _explained(self, x: Inputs, error: DataError) -> SFRError:
         """What went wrong, with the other precision tried: some networks choose their own."""
         other = torch.float32 if self.dtype == torch.float64 else torch.float64
-        cast_to = copy.copy(self)
-        cast_to.module, cast_to.dtype = _cast(_copied(self.module), other), other
+        cast_to = self._cast_to(other)
         x = cast_to.prepare(x)
         try:
             cast_to._require_graph(x)
@@ -428,12 +475,7 @@ class FrozenNetwork:
 
     def double(self) -> FrozenNetwork:
         """The same in float64."""
-        if self.dtype == torch.float64:
-            return self
-        exact = copy.copy(self)
-        exact.module = _cast(_copied(self.module), torch.float64)
-        exact.dtype = torch.float64
-        return exact
+        return self if self.dtype == torch.float64 else self._cast_to(torch.float64)
 
     def to(self, device: torch.device) -> FrozenNetwork:
         """The same on another device."""

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sfr_cl import SFRError, SFRPosterior
+from sfr_cl import SFRError, SFRPosterior, noise
 from sfr_cl.benchmarks.harness.kernel_cases import Remembers
+from sfr_cl.errors import ArgumentError
 
 
 class Odd(nn.Module):
@@ -114,3 +115,43 @@ def test_the_penalty_follows_a_noise_that_is_learned_again() -> None:
     valid = (x[40:], y[40:] + 0.5)
     after = first.tune_prior_precision(valid).penalty(moved)
     torch.testing.assert_close(after, second.tune_prior_precision(valid).penalty(moved))
+
+
+def embedded(network: Odd, x: Tensor) -> Tensor:
+    codes = (10 * x[:, 0]).long()
+    return network.b(network.a.weight[codes % 4])
+
+
+def compared(network: Odd, x: Tensor) -> Tensor:
+    return network.b(x) * (x[:, :1] >= 0.7).to(x.dtype)
+
+
+class Compiled(nn.Module):
+    """``compared``, as torch.jit takes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.b = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(x) * (x[:, :1] >= 0.7).to(x.dtype)
+
+
+TENTHS = torch.cat([torch.arange(30)[:, None] % 10 / 10, torch.rand(30, 3)], 1)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::sfr_cl.SFRWarning")
+@pytest.mark.parametrize(
+    ("forward", "inducing"),
+    [(embedded, TENTHS), (compared, TENTHS), (compared, 5), (compared, noise(20)), (None, TENTHS)],
+    ids=["embedded", "compared", "count", "noise", "compiled"],
+)
+def test_a_network_that_rounds_its_inputs_keeps_its_precision(forward, inducing) -> None:
+    """0.7 in float32 is 0.69999999 in float64: another code, and another side of 0.7."""
+    network = Odd(forward) if forward else torch.jit.script(Compiled())
+    data = TENTHS, torch.arange(30) % 2
+    with pytest.raises(ArgumentError, match=r"computes alike.*got outputs that differ.*float32"):
+        SFRPosterior(network, "classification", inducing=inducing).fit(data)
+    posterior = SFRPosterior(network, "classification", inducing=inducing, dtype=torch.float32)
+    outputs = posterior.fit(data).state.basis.network(TENTHS)
+    torch.testing.assert_close(outputs, network(TENTHS).detach())
