@@ -69,7 +69,8 @@ class SFRPosterior:
             a :class:`~sfr_cl.likelihoods.Likelihood`.
         prior_precision: delta of the objective sum_i -log p(y_i | f_w(x_i)) + delta/2 |w|^2. A
             network trained on the mean of -log p with weight decay lambda has delta = N lambda. By
-            default 1; for regression, that of greatest evidence whenever the posterior is read.
+            default 1; for regression, that of greatest evidence whenever the posterior is read,
+            with one noise for all outputs: those of large targets set it.
         inducing: M, a tensor (or tree) of inputs, or a selector of :mod:`sfr_cl.inducing`. By
             default 512 inputs chosen by ``greedy``, or all if there are fewer.
         noise_variance: of ``"regression"``: a number, one for each output, or ``"learn"``: for each

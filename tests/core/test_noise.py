@@ -73,13 +73,13 @@ def test_moments_are_those_of_exact_gps() -> None:
     assert posterior.log_marginal_likelihood() == pytest.approx(evidence, rel=1e-5)
 
 
-def test_the_best_noises_and_delta_are_those_of_a_grid() -> None:
+def test_delta_is_the_best_with_one_noise_and_noises_are_the_best_at_it() -> None:
     x, y = curves(60, [0.3, 0.05, 0.01])
     posterior = SFRPosterior(network(3), "regression", inducing=20).fit((x, y))
     noise, delta = posterior.noise_variance, posterior.prior_precision
     typical = y.square().mean(0)
 
-    def scored(noise: Tensor, delta: float) -> float:
+    def scored(noise: Tensor | float, typical: Tensor, delta: float) -> float:
         given = SFRPosterior(
             network(3),
             "regression",
@@ -87,16 +87,41 @@ def test_the_best_noises_and_delta_are_those_of_a_grid() -> None:
             noise_variance=noise,
             prior_precision=delta,
         ).fit((x, y))
-        return given.log_marginal_likelihood() + float(noise_log_prior(noise, typical))
+        return given.log_marginal_likelihood() + float(
+            noise_log_prior(torch.as_tensor(noise), typical)
+        )
 
-    best = scored(noise, delta)
+    def with_one_noise(delta: float) -> float:
+        low, high = -8.0, 1.0
+        for _ in range(40):
+            marks = [low + (high - low) * share for share in (0.382, 0.618)]
+            scores = [scored(math.exp(t), typical.mean(), delta) for t in marks]
+            low, high = (low, marks[1]) if scores[0] > scores[1] else (marks[0], high)
+        return max(scores)
+
+    best, best_of_one = scored(noise, typical, delta), with_one_noise(delta)
+    for scale in (0.03, 0.9, 1.1, 30):
+        assert best_of_one > with_one_noise(delta * scale)
     for scale in (0.03, 0.3, 0.9, 0.99, 1.01, 1.1, 3, 30):
-        assert best > scored(noise, delta * scale)
         for output in range(3):
             other = noise.clone()
             other[output] *= scale
-            assert best > scored(other, delta)
-            assert best > scored(other, delta / scale)
+            assert best > scored(other, typical, delta)
+
+
+@pytest.mark.parametrize("kernel", ["shared", "per_output"])
+@pytest.mark.parametrize("unit", [0, 1e-3, 1e3])
+def test_an_output_in_other_units_takes_nothing_from_the_others(unit: float, kernel: str) -> None:
+    """Targets of zero, or a thousandth of the others, made delta so large that f was zero."""
+    (x, y), (new, _) = curves(30, [0.1, 0.1]), curves(300, [0.0, 0.0], seed=1)
+    units = torch.tensor([1.0, unit])
+
+    def predicted(units: Tensor) -> Tensor:
+        posterior = SFRPosterior(network(2), "regression", inducing=30, output_kernel=kernel)
+        return posterior.fit((x, y * units)).predict(new).mean
+
+    gap = predicted(units) - units * predicted(torch.ones(2))
+    assert (gap.square().mean(0).sqrt() <= 0.2 * units).all()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 6])
