@@ -52,3 +52,8 @@ class MemoryLimitError(SFRError, MemoryError):
 
 class SFRWarning(UserWarning):
     """Something works, but not as well as it could; the message says what to change."""
+
+
+def first_line(error: Exception) -> str:
+    """What an error of someone else says, in a line of ours."""
+    return str(error).partition("\n")[0].rstrip(": .")[:240]

@@ -91,7 +91,10 @@ class Likelihood(ABC):
 
     @abstractmethod
     def targets(self, y: Tensor, num_outputs: int) -> Tensor:
-        """Check raw targets and bring them to the form the other methods take, batch first."""
+        """Check raw targets and bring them to the form the other methods take, batch first.
+
+        As a rule ``[B, C]``: ``[B]`` beside f of ``[B, 1]`` would be broadcast to ``[B, B]``.
+        """
 
     @abstractmethod
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
@@ -99,7 +102,8 @@ class Likelihood(ABC):
 
     def log_prob_by_output(self, f: Tensor, y: Tensor) -> Tensor:
         """log p(y | f) by output; equal shares where it is no sum over outputs."""
-        return (self.log_prob(f, y) / f.shape[1])[:, None].expand(-1, f.shape[1])
+        log_prob = require_shape(self, "log_prob", self.log_prob(f, y), f.shape[:1])
+        return (log_prob / f.shape[1])[:, None].expand(-1, f.shape[1])
 
     @abstractmethod
     def gradient(self, f: Tensor, y: Tensor) -> Tensor:
@@ -353,6 +357,12 @@ def make(likelihood: str | Likelihood, noise_variance: float | Sequence[float] |
             f"{likelihood!r}"
         )
     if isinstance(likelihood, Likelihood):
+        name = getattr(likelihood, "name", None)
+        if not (isinstance(name, str) and name):
+            raise ArgumentError(
+                f"expected a likelihood with a name, which files keep, got {name!r} of "
+                f"{type(likelihood).__name__}: give the class a name = '...'"
+            )
         return likelihood
     if likelihood == "regression":
         if learned:
@@ -370,6 +380,18 @@ def make(likelihood: str | Likelihood, noise_variance: float | Sequence[float] |
         f"expected a likelihood 'classification', 'binary', 'regression' or a Likelihood object, "
         f"got {likelihood!r}"
     )
+
+
+def require_shape(likelihood: Likelihood, method: str, found: Any, shape: torch.Size) -> Tensor:
+    """What a method gave, which must have some shape."""
+    if not isinstance(found, Tensor) or found.shape != shape:
+        got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ArgumentError(
+            f"expected {method} of {likelihood.name!r} to be of shape {list(shape)}, got {got}: "
+            f"let it and the targets have the shapes that Likelihood says, and check them with "
+            f"sfr_cl.testing.check_likelihood"
+        )
+    return found
 
 
 def by_name(name: str) -> Likelihood:

@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from sfr_cl.data import targets
 from sfr_cl.data.inputs import as_tensor
-from sfr_cl.errors import DataError
+from sfr_cl.errors import DataError, SFRError, first_line
 
 
 class _OfTargets(Distribution):
@@ -82,7 +82,14 @@ def log_density(predictive: Distribution, y: Tensor) -> Tensor:
     log_prob = predictive.log_prob
     if isinstance(predictive, _OfTargets):  # checked already
         log_prob = super(_OfTargets, predictive).log_prob
-    found: Tensor = log_prob(y)
+    try:
+        found: Tensor = log_prob(y)
+    except SFRError:
+        raise
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DataError(
+            f"expected targets that have a density, got others ({first_line(error)}): check them"
+        ) from error
     if found.shape != predictive.batch_shape:
         raise DataError(
             f"expected a log density for each prediction, {list(predictive.batch_shape)}, got "

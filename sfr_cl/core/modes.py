@@ -14,6 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from sfr_cl.core import evaluate
 from sfr_cl.core.linalg import Precision, transposed_product
 from sfr_cl.errors import DataError
 from sfr_cl.likelihoods import Likelihood
@@ -74,7 +75,7 @@ class Conditional:
         """
 
         def cost(t: Tensor, f: Tensor) -> float:
-            return float(t.square().sum() / 2 - likelihood.log_prob(f, y).sum())
+            return float(t.square().sum() / 2 - evaluate.log_prob(likelihood, f, y).sum())
 
         eye = torch.eye(self.root.shape[2], dtype=self.root.dtype, device=self.root.device)
         starts = [(t, self.outputs(t)) for t in (torch.zeros_like(self.origin), self.origin)]
@@ -82,8 +83,8 @@ class Conditional:
         least = costs[1] < costs[0] or costs[0] != costs[0]
         (t, f), now = starts[least], costs[least]
         for _ in range(STEPS):
-            b = likelihood.curvature(f, y).clamp_min(0)
-            slope = t - _pulled(self.root, likelihood.gradient(f, y))
+            b = evaluate.curvature(likelihood, f, y).clamp_min(0)
+            slope = t - _pulled(self.root, evaluate.gradient(likelihood, f, y))
             hessian = eye + (self.root * b.mT[:, :, None]).mT @ self.root
             factor, _ = torch.linalg.cholesky_ex(hessian)
             direction = self._solved(-slope, factor, partial(likelihood.curvature_product, f, y))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sfr_cl.core import evaluate
 from sfr_cl.core.basis import Basis, Features
 from sfr_cl.core.linalg import JITTER, Precision, is_semidefinite, transposed_product
 from sfr_cl.core.modes import Conditional
@@ -247,7 +248,8 @@ class Checked:
             raise DataError("expected targets with a batch dimension, got a scalar")
         if not len(y):
             raise DataError("expected at least one sample, got none")
-        targets, x = self._likelihood.targets(y, self._num_outputs), self._prepare(x)
+        targets: Tensor = evaluate.call(self._likelihood, "targets", y, self._num_outputs)
+        x = self._prepare(x)
         if length(x) != len(targets):
             raise DataError(
                 f"expected one target for each input, got {length(x)} inputs and {len(targets)} "

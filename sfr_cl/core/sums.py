@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from sfr_cl.core import evaluate
 from sfr_cl.core.linalg import sites, transposed_product, transposed_solve
 from sfr_cl.errors import DataError
 from sfr_cl.likelihoods import Likelihood
@@ -59,7 +60,13 @@ class Terms:
     @staticmethod
     def at_prior(likelihood: Likelihood, y: Tensor, num_outputs: int, *, shared: bool) -> Terms:
         """Terms at f^ = 0, to be read with :meth:`Likelihood.prior_reading`."""
-        gradient, curvature, log_prob = likelihood.prior_statistics(y, num_outputs)
+        names = "gradient", "curvature", "log_prob_by_output"
+        statistics = evaluate.call(likelihood, "prior_statistics", y, num_outputs)
+        shape = torch.Size((len(y), num_outputs))
+        gradient, curvature, log_prob = (
+            evaluate.numbers(likelihood, name, found, shape)
+            for name, found in zip(names, statistics, strict=True)
+        )
         _require_concave(likelihood, curvature, "f = 0")
         curvature = _averaged(curvature) if shared else curvature
         seen = likelihood.seen(y, num_outputs)
@@ -70,20 +77,21 @@ class Terms:
         likelihood: Likelihood, f: Tensor, point: Tensor, y: Tensor, *, shared: bool
     ) -> Terms:
         """Terms at the network's outputs f^, with f~ = ``point``; a shared kernel shares b."""
-        b = likelihood.curvature(f, y)
+        b = evaluate.curvature(likelihood, f, y)
         _require_concave(likelihood, b, "the network's outputs")
         return Terms._at(likelihood, f, _averaged(b) if shared else b, point, y)
 
     @staticmethod
     def at_mode(likelihood: Likelihood, f: Tensor, y: Tensor, *, shared: bool) -> Terms:
         """Terms at a mode of the data itself, where no curvature counts as a negative one."""
-        b = likelihood.curvature(f, y).clamp_min(0)
+        b = evaluate.curvature(likelihood, f, y).clamp_min(0)
         return Terms._at(likelihood, f, _averaged(b) if shared else b, f, y)
 
     @staticmethod
     def _at(likelihood: Likelihood, f: Tensor, b: Tensor, point: Tensor, y: Tensor) -> Terms:
-        a = likelihood.gradient(f, y)
-        constant = likelihood.log_prob_by_output(f, y) - a * point - b * point.square() / 2
+        a = evaluate.gradient(likelihood, f, y)
+        log_prob = evaluate.log_prob_by_output(likelihood, f, y)
+        constant = log_prob - a * point - b * point.square() / 2
         return Terms(a, b, point, constant, likelihood.seen(y, f.shape[1]))
 
 

@@ -954,3 +954,52 @@ def test_life_after_a_refusal(kind: str) -> None:
         it.update((x, y))
     assert_same_contents(posterior, contents(other))
     assert posterior.nlpd((x, y)) == other.nlpd((x, y))
+
+
+# Custom likelihoods -----------------------------------------------------------------------------
+
+COUNTS = torch.arange(8.0)[:, None]
+NOT_FITTING = {
+    "targets": (lambda _, y, _count: y[:, 0].double(), r"gradient.*\[8, 1\], got \[8, 8\]"),
+    "log_prob": (lambda _, f, y: f * y, r"log_prob.*\[8\], got \[8, 1\]"),
+    "gradient": (lambda _, f, y: (y - f.exp())[:, 0], r"gradient.*\[8, 1\], got \[8\]"),
+    "curvature": (lambda _, f, _y: f.new_ones(()), r"curvature.*\[8, 1\], got \[\]"),
+}
+
+
+def counts(**methods: Any) -> Poisson:
+    """A likelihood some methods of which are others."""
+    return type("Odd", (Poisson,), methods)()
+
+
+@pytest.mark.parametrize("linearize_at", ["prior", "posterior", "network"])
+@pytest.mark.parametrize("method", NOT_FITTING)
+def test_a_likelihood_of_other_shapes(method: str, linearize_at: str) -> None:
+    broken, message = NOT_FITTING[method]
+    posterior = SFRPosterior(
+        mlp(1), counts(**{method: broken}), inducing=4, linearize_at=linearize_at
+    )
+    message = f"expected {message}.*check_likelihood"
+    assert_refused(lambda: posterior.fit((inputs(8), COUNTS)), ValueError, message)
+
+
+@pytest.mark.parametrize("linearize_at", ["prior", "posterior", "network"])
+def test_a_likelihood_of_no_numbers(linearize_at: str) -> None:
+    likelihood = counts(gradient=lambda _, f, _y: f * NAN)
+    posterior = SFRPosterior(mlp(1), likelihood, inducing=4, linearize_at=linearize_at)
+    message = "numbers from gradient of 'poisson', got NaN"
+    assert_refused(lambda: posterior.fit((inputs(8), COUNTS)), ValueError, message)
+
+
+def test_a_likelihood_without_a_name() -> None:
+    assert_refused(
+        lambda: SFRPosterior(mlp(1), counts(name=None)), ValueError, "a likelihood with a name"
+    )
+
+
+@pytest.mark.parametrize("y", [-1 - COUNTS, COUNTS * NAN, COUNTS.expand(-1, 2)])
+def test_targets_that_a_likelihood_fails_at(y: Tensor) -> None:
+    posterior = SFRPosterior(mlp(1), Poisson(), inducing=4).fit((inputs(8), COUNTS))
+    message = "expected targets that .*, got .*(support|invalid)"
+    for call in (posterior.update, posterior.nlpd):
+        assert_refused(lambda call=call: call((inputs(8), y)), ValueError, message)
