@@ -6,6 +6,8 @@ densities of every target under every prediction. Here a target meets its own pr
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -75,6 +77,77 @@ class Normal(_OfTargets, distributions.Normal):
         y, shape = self._own(value)
         found: Tensor = super().cdf(y)  # type: ignore[no-untyped-call]
         return found.reshape(shape)
+
+
+class _OfLikelihood(_OfTargets):
+    """Of a custom likelihood, beside torch's distribution: its ``targets`` read the values."""
+
+    _base: ClassVar[type[Distribution]]
+    _reader: Callable[[Tensor], Tensor]
+    _dims: int
+    """Of one value for each prediction; samples have more."""
+    _device: torch.device
+
+    def cdf(self, value: Any) -> Tensor:
+        """Of the shape of ``value``."""
+        y, shape = self._own(value)
+        found: Tensor = super().cdf(y)
+        return found.reshape(shape)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Distribution:
+        """As torch does."""
+        found: Distribution = super().expand(batch_shape, _instance)
+        vars(found).update({name: vars(self)[name] for name in ("_reader", "_dims", "_device")})
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _of_likelihood, (self._base, vars(self))
+
+    def _own(self, value: Any) -> tuple[Tensor, torch.Size]:
+        batch, event = self.batch_shape, self.event_shape
+        expected = batch + event
+        given = as_tensor(value).to(self._device)
+        y = given
+        if given.ndim <= self._dims or given.shape[-len(expected) :] != expected:
+            y = self._reader(given)
+            if y.shape != expected:
+                raise DataError(
+                    f"expected one target for each of {batch[0]} predictions, "
+                    f"{list(expected)}, got {list(y.shape)} from shape {list(given.shape)}: let "
+                    f"targets and predictive of the likelihood agree in shape"
+                )
+        alike = not event and y.numel() == given.numel()
+        return y, given.shape if alike else y.shape[: y.ndim - len(event)]
+
+
+def of_likelihood(
+    predictive: Distribution, reader: Callable[[Tensor], Tensor], device: torch.device
+) -> Distribution:
+    """The same, with values read as targets; ours read theirs already.
+
+    Args:
+        predictive: of B inputs.
+        reader: what brings targets to the form of the predictions.
+        device: of the predictions.
+    """
+    if isinstance(predictive, _OfTargets):
+        return predictive
+    dims = len(predictive.batch_shape + predictive.event_shape)
+    own = {"_reader": reader, "_dims": dims, "_device": device}
+    return _of_likelihood(type(predictive), {**vars(predictive), **own})
+
+
+def _of_likelihood(base: type[Distribution], values: dict[str, Any]) -> Distribution:
+    kind: Any = base
+    found: Distribution = object.__new__(_subclass(kind))
+    vars(found).update(values)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _subclass(base: Any) -> type[Distribution]:
+    """Of torch's class, under its name, which torch's own functions tell it by."""
+    return type(base.__name__, (_OfLikelihood, base), {"_base": base, "__doc__": base.__doc__})
 
 
 def log_density(predictive: Distribution, y: Tensor) -> Tensor:

@@ -1,12 +1,21 @@
 """Predictive distributions meet targets one by one, in the forms that fit takes."""
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Normal, kl_divergence
+from torch.distributions import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    Independent,
+    Normal,
+    kl_divergence,
+)
 
 from sfr_cl import SFRError, SFRPosterior, StreamingPosterior
 from sfr_cl.predictive import log_density
@@ -131,6 +140,70 @@ def test_they_are_torchs_in_all_else(kind: str) -> None:
     assert repr(own) == repr(base.expand(own, own.batch_shape))
     assert torch.all(kl_divergence(own, own) == 0)
     assert own.entropy().shape == own.batch_shape
+
+
+class Joint(Poisson):
+    """A predictive whose outputs are one event."""
+
+    def predictive(self, mean: Tensor, variance: Tensor, link: str) -> Distribution:
+        return Independent(super().predictive(mean, variance, link), 1)
+
+
+def counted(likelihood: Poisson, outputs: int = 1) -> SFRPosterior:
+    x, y = data("regression")
+    counts = (2 + y).round().repeat(1, outputs)
+    return SFRPosterior(mlp(outputs), likelihood, inducing=inputs(10)).fit((x, counts))
+
+
+COUNTS = torch.arange(ROWS)
+
+
+def test_a_custom_likelihood_takes_targets_as_fit_does() -> None:
+    predictive = counted(Poisson()).predict(X)
+    plain = torch.distributions.Poisson(predictive.mean)
+    expected = plain.log_prob(COUNTS[:, None])
+    for form in (COUNTS, COUNTS.float(), COUNTS[:, None], COUNTS.numpy(), COUNTS.tolist()):
+        found = predictive.log_prob(form)
+        assert found.shape == torch.as_tensor(form).shape
+        torch.testing.assert_close(found.reshape(-1, 1), expected)
+    for wrong in (COUNTS[:1], COUNTS[:3], COUNTS[None], COUNTS.repeat(2, 1).mT, COUNTS[0]):
+        with pytest.raises(SFRError, match="expected"):
+            predictive.log_prob(wrong)
+
+
+def test_that_of_a_custom_likelihood_is_torchs_in_all_else() -> None:
+    predictive = counted(Poisson(), 2).predict(X)
+    plain = torch.distributions.Poisson(predictive.mean)
+    assert isinstance(predictive, torch.distributions.Poisson)
+    assert repr(predictive) == repr(plain)
+    assert torch.equal(predictive.variance, plain.variance)
+    assert torch.all(kl_divergence(predictive, plain) == 0)
+    samples = predictive.sample((5,))
+    found = predictive.log_prob(samples)
+    assert torch.equal(found, plain.log_prob(samples))
+    assert torch.equal(predictive.expand((5, ROWS, 2)).log_prob(samples), found)
+    for again in (copy.deepcopy(predictive), pickle.loads(pickle.dumps(predictive))):
+        assert isinstance(again, torch.distributions.Poisson)
+        assert torch.equal(again.log_prob(samples), found)
+        with pytest.raises(SFRError, match="expected targets"):
+            again.log_prob(COUNTS)
+
+
+def test_events_and_cdfs_of_a_custom_likelihood() -> None:
+    joint = counted(Joint(), 2).predict(X)
+    y = COUNTS[:, None].repeat(1, 2)
+    expected = torch.distributions.Poisson(joint.mean).log_prob(y).sum(1)
+    torch.testing.assert_close(joint.log_prob(y), expected)
+    assert joint.log_prob(joint.sample((3,))).shape == (3, ROWS)
+
+    class Logistic(Poisson):
+        def predictive(self, mean: Tensor, variance: Tensor, link: str) -> Distribution:
+            del link
+            return Normal(mean, (1 + variance).sqrt())
+
+    smooth = counted(Logistic()).predict(X)
+    expected = Normal(smooth.mean, smooth.stddev).cdf(COUNTS[:, None])
+    torch.testing.assert_close(smooth.cdf(COUNTS), expected[:, 0])
 
 
 class Flat(Poisson):

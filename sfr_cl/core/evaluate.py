@@ -25,6 +25,12 @@ def call(likelihood: Likelihood, method: str, *arguments: Any) -> Any:
         ) from error
 
 
+def targets(likelihood: Likelihood, num_outputs: int, y: Tensor) -> Tensor:
+    """Targets, checked, in the form the other methods take."""
+    found: Tensor = call(likelihood, "targets", y, num_outputs)
+    return found
+
+
 def gradient(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
     """a, ``[B, C]``."""
     return numbers(likelihood, "gradient", call(likelihood, "gradient", f, y), f.shape)

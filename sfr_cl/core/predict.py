@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal
 
+from sfr_cl.core import evaluate
 from sfr_cl.core.basis import Features
 from sfr_cl.core.linalg import JITTER, cholesky
 from sfr_cl.core.solve import Solved, Sweep
 from sfr_cl.data.inputs import Inputs, concat, length, take
 from sfr_cl.errors import DataError
-from sfr_cl.predictive import Normal
+from sfr_cl.predictive import Normal, of_likelihood
 
 PREDICTED = "inputs to predict"
 
@@ -38,7 +40,10 @@ class Predictor:
         """p(y) for f of some mean and variance, ``[B, C]``."""
         scale = self.logit_scale
         spread = torch.zeros_like(mean) if variance is None else scale**2 * variance
-        return self.solved.likelihood.predictive(scale * mean, spread, self.link)
+        likelihood = self.solved.likelihood
+        predictive = likelihood.predictive(scale * mean, spread, self.link)
+        reader = partial(evaluate.targets, likelihood, mean.shape[1])
+        return of_likelihood(predictive, reader, mean.device)
 
     @torch.no_grad()
     def latent(self, x: Inputs) -> Normal:

@@ -248,7 +248,7 @@ class Checked:
             raise DataError("expected targets with a batch dimension, got a scalar")
         if not len(y):
             raise DataError("expected at least one sample, got none")
-        targets: Tensor = evaluate.call(self._likelihood, "targets", y, self._num_outputs)
+        targets = evaluate.targets(self._likelihood, self._num_outputs, y)
         x = self._prepare(x)
         if length(x) != len(targets):
             raise DataError(
