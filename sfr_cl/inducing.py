@@ -10,11 +10,12 @@ which rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -270,6 +271,11 @@ def choose(
         network: the frozen network.
     """
     if not (wanted is None or callable(wanted) or isinstance(wanted, Integral)):
+        if not isinstance(wanted, Tensor | np.ndarray | Mapping | list | tuple):
+            raise DataTypeError(
+                f"expected inducing to be a number of inputs, the inputs themselves, or a selector "
+                f"such as sfr_cl.greedy(512) or sfr_cl.random(512), got {wanted!r:.60}"
+            )
         z = tree_map(torch.clone, network.prepare(wanted, "inducing inputs"))
         return z, TangentKernel(network, network.bind(z), spec.shared, z)
     if batches is None:
@@ -280,7 +286,21 @@ def choose(
     select = as_selector(wanted, batches)
     pairs, kernel = checked_pairs(spec, batches, network)
     chosen = select(pairs, kernel)
-    return tree_map(torch.clone, network.prepare(chosen, "inducing inputs")), kernel
+    z = tree_map(torch.clone, network.prepare(chosen, "inducing inputs"))
+    if isinstance(select, noise | smooth_noise):
+        _require_takes_noise(network, z)
+    return z, kernel
+
+
+def _require_takes_noise(network: FrozenNetwork, z: Inputs) -> None:
+    try:
+        for start in range(0, length(z), BOUND):
+            network(take(z, slice(start, start + BOUND)))
+    except DataError as error:
+        raise DataError(
+            f"expected a network that takes noise, got one that does not ({error}): some columns "
+            f"may be categories; use greedy or random"
+        ) from error
 
 
 def empty_state(spec: Spec, wanted: Any, batches: Batches | None, network: FrozenNetwork) -> State:

@@ -35,7 +35,7 @@ class Batches:
             if not _is_pair(batch):
                 raise DataTypeError(
                     f"expected batches that are pairs (x, y), got {_describe(batch)}: "
-                    f"give a DataLoader, a Dataset or (x, y)"
+                    f"{_remedy(batch)}"
                 )
             x, y = tree_map(lambda leaf: leaf, batch[0]), as_tensor(batch[1])
             if not leaves(x) or any(leaf.ndim == 0 for _, leaf in leaves(x)) or y.ndim == 0:
@@ -83,3 +83,17 @@ def _describe(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} of {len(value)}"
     return f"a {type(value).__name__}"
+
+
+def _remedy(batch: Any) -> str:
+    """How to make pairs of a batch of another kind."""
+    parts = list(batch.values()) if isinstance(batch, Mapping) else batch
+    if isinstance(parts, list | tuple) and any(isinstance(part, Tensor) for part in parts):
+        return (
+            "give a DataLoader whose collate_fn returns (x, y), with x what the network takes as "
+            "one argument, or a list of such pairs"
+        )
+    return (
+        "give a DataLoader, a Dataset or (x, y), lists and DataFrames as tensors: "
+        "torch.as_tensor(x), torch.as_tensor(frame.to_numpy())"
+    )

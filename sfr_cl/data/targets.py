@@ -32,10 +32,14 @@ def labels(y: Tensor, num_outputs: int) -> Tensor:
         raise DataError(f"expected labels of shape [B], got {list(y.shape)}: use y.reshape(-1)")
     y = y.long()
     low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= num_outputs:
+    if low < 0:
         raise DataError(
-            f"expected labels in 0..{num_outputs - 1}, got {low if low < 0 else high}: for a "
-            f"new class grow the network's head and call grow_outputs"
+            f"expected labels in 0..{num_outputs - 1}, got {low}: drop rows without a label"
+        )
+    if high >= num_outputs:
+        raise DataError(
+            f"expected labels in 0..{num_outputs - 1}, got {high}: for a new class grow the "
+            f"network's head and call grow_outputs"
         )
     return y
 

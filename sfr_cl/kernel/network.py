@@ -10,7 +10,7 @@ import copy
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import RLock
@@ -230,7 +230,7 @@ class FrozenNetwork:
             cast_to._require_graph(x)
             cast_to.require_alone(x, cast_to(x))
         except DataError:
-            return error
+            return self._explained_by_half(x, error)
         except ArgumentError as other_error:
             return other_error
         return ArgumentError(
@@ -238,6 +238,20 @@ class FrozenNetwork:
             f"by a cast in its forward or tensors that are neither parameters nor buffers: give "
             f"dtype={other}"
         )
+
+    def _explained_by_half(self, x: Inputs, error: DataError) -> SFRError:
+        """What went wrong, with all in half precision tried."""
+        for half in (torch.float16, torch.bfloat16):
+            try:
+                self._cast_to(half)(prepare(x, self.device, half))
+            except DataError:
+                continue
+            return ArgumentError(
+                f"expected a network that computes in {self.dtype}, got one with parts in half "
+                f"precision, by a cast to {half} in its forward: give a copy whose forward casts "
+                f"nothing to it"
+            )
+        return error
 
     def require_independent(self, x: Inputs, outputs: Tensor) -> None:
         """Refuse outputs that are others for a few of the rows in other company."""
@@ -269,6 +283,18 @@ class FrozenNetwork:
                 "expected a network that gives the same outputs for the same inputs, got random "
                 "ones: use nn.Dropout, which eval mode turns off, or draw no random numbers in "
                 "forward"
+            )
+        module = _copied(self.module)
+        with torch.no_grad(), self.passing():
+            first = run(module, x)
+            with suppress(DataError):
+                run(module, take(x, slice(0, 1)))
+            second = run(module, x)
+        if not self._close(second, first):
+            raise ArgumentError(
+                "expected a network that gives the same outputs each time, got one that keeps "
+                "something between calls in eval mode: let forward start anew, or update only "
+                "in train mode"
             )
         raise ArgumentError(
             "expected a network that treats every input by itself, got outputs that depend on the "
@@ -625,8 +651,14 @@ def run(network: Callable[[Inputs], Any], x: Inputs) -> Tensor:
         with without_autocast():
             outputs = network(x)
     except Exception as error:
+        advice = ""
+        if isinstance(error, TypeError) or not isinstance(x, Tensor):
+            advice = (
+                "; inputs are given as one argument: where forward takes several, give a small "
+                "module that unpacks a dict or tuple of them, such as self.network(**x)"
+            )
         raise DataError(
-            f"expected inputs the network can take, got shape {_shapes(x)}: {error}"
+            f"expected inputs the network can take, got shape {_shapes(x)}: {error}{advice}"
         ) from error
     fits = isinstance(outputs, Tensor) and outputs.ndim in (1, 2) and outputs.is_floating_point()
     if not fits or len(outputs) != length(x) or not outputs.numel():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -129,7 +130,7 @@ BAD_BATCHES = {
     "label-negative": (
         *bad_batch("classification", y=torch.tensor([0, 1, -1, 0])),
         ValueError,
-        r"labels in 0\.\.2, got -1",
+        r"labels in 0\.\.2, got -1: drop rows without a label$",
     ),
     "label-float": (
         *bad_batch("classification", y=torch.tensor([0.0, 1, 2, 0])),
@@ -459,8 +460,9 @@ INDUCING = {
     "zero": (0, ValueError, "positive number of inducing inputs, got 0"),
     "negative": (-3, ValueError, "positive number of inducing inputs, got -3"),
     "bool": (True, ValueError, "positive number of inducing inputs, got True"),
-    "fraction": (2.5, TypeError, "got float"),
-    "words": ("greedy", TypeError, "got str"),
+    "fraction": (2.5, TypeError, r"inducing to be .*sfr_cl\.greedy\(512\).*got 2.5"),
+    "words": ("greedy", TypeError, r"inducing to be .*sfr_cl\.greedy\(512\).*got 'greedy'"),
+    "dataset": (TensorDataset(X), TypeError, r"inducing to be .*got <torch.*TensorDataset"),
     "random-zero": (random(0), ValueError, "positive number of inducing inputs, got 0"),
     "noise-fraction": (noise(2.5), ValueError, "positive number .*got 2.5"),
     "noise-scale": (noise(4, scale=-1.0), ValueError, "positive scale, got -1"),
@@ -954,6 +956,59 @@ def test_life_after_a_refusal(kind: str) -> None:
         it.update((x, y))
     assert_same_contents(posterior, contents(other))
     assert posterior.nlpd((x, y)) == other.nlpd((x, y))
+
+
+# Other forms of data ----------------------------------------------------------------------------
+
+ROWS = [{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]
+OTHER_FORMS = {
+    "triples": (lambda: DataLoader(TensorDataset(X, Y, Y)), "got a list of 3.*collate_fn"),
+    "dicts": (lambda: DataLoader(ROWS), "got a dict.*collate_fn"),
+    "lists": (lambda: (X.tolist(), Y.tolist()), "got a list.*torch.as_tensor"),
+    "frames": (lambda: (pd.DataFrame(X.numpy()), pd.Series(Y)), "got a DataFrame.*to_numpy"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), OTHER_FORMS.values(), ids=OTHER_FORMS)
+def test_data_that_is_no_pairs(make: Callable[[], Any], message: str) -> None:
+    posterior = SFRPosterior(mlp(), "classification", inducing=4)
+    assert_refused(lambda: posterior.fit(make()), TypeError, message)
+
+
+class Masked(nn.Module):
+    """Two arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(X.shape[1], CLASSES)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.last(x * mask)
+
+
+@pytest.mark.parametrize("x", [X, (X, X), {"x": X, "mask": X}], ids=["tensor", "tuple", "dict"])
+def test_networks_of_several_arguments(x: Any) -> None:
+    posterior = SFRPosterior(Masked(), "classification", inducing=4)
+    message = "given as one argument: .* a small module that unpacks"
+    assert_refused(lambda: posterior.fit((x, Y)), ValueError, message)
+
+
+class Coded(nn.Module):
+    """The first column is a category."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes, self.last = nn.Embedding(2, CLASSES), nn.Linear(X.shape[1], CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.codes(x[:, 0].long()) + self.last(x)
+
+
+def test_noise_for_categories() -> None:
+    x = torch.cat([torch.arange(len(X))[:, None] % 2, X[:, 1:]], 1)
+    posterior = SFRPosterior(Coded(), "classification", inducing=noise(50, scale=9.0))
+    message = "takes noise, got .*categories; use greedy or random"
+    assert_refused(lambda: posterior.fit((x, Y)), ValueError, message)
 
 
 # Custom likelihoods -----------------------------------------------------------------------------

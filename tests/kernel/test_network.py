@@ -155,3 +155,46 @@ def test_a_network_that_rounds_its_inputs_keeps_its_precision(forward, inducing)
     posterior = SFRPosterior(network, "classification", inducing=inducing, dtype=torch.float32)
     outputs = posterior.fit(data).state.basis.network(TENTHS)
     torch.testing.assert_close(outputs, network(TENTHS).detach())
+
+
+class Averaging(Odd):
+    """Subtracts a mean of all it has seen: on itself, or in a buffer."""
+
+    def __init__(self, kept: str) -> None:
+        super().__init__(None)
+        self.kept, self.hidden = kept, None
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.a(x)
+        now = z.mean(0).detach()
+        if self.kept == "buffer":
+            return self.b(z - self.mean.mul_(0.9).add_(0.1 * now))
+        self.hidden = now if self.hidden is None else 0.9 * self.hidden + 0.1 * now
+        return self.b(z - self.hidden)
+
+
+@pytest.mark.parametrize("kept", ["buffer", "attribute"])
+def test_a_network_that_keeps_a_state_is_refused(kept: str) -> None:
+    x, y = torch.randn(30, 4), torch.arange(30) % 2
+    with pytest.raises(ArgumentError, match=r"same outputs each time, got one that keeps"):
+        SFRPosterior(Averaging(kept), "classification", inducing=x[:8]).fit((x, y))
+
+
+def partly_half(network: Odd, x: Tensor) -> Tensor:
+    return network.b(network.a(x).half()).float()
+
+
+def all_bfloat16(network: Odd, x: Tensor) -> Tensor:
+    return network.b(network.a(x.bfloat16()).tanh()).float()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("forward", [partly_half, all_bfloat16])
+def test_casts_to_half_precision_are_named(forward, dtype: torch.dtype) -> None:
+    x, y = torch.randn(30, 4), torch.arange(30) % 2
+    posterior = SFRPosterior(Odd(forward), "classification", inducing=x[:8], dtype=dtype)
+    with pytest.raises(
+        ArgumentError, match=r"parts in half precision, by a cast to torch\.b?float16"
+    ):
+        posterior.fit((x, y))
