@@ -8,6 +8,7 @@ __all__ = [
     "FileError",
     "MemoryLimitError",
     "MismatchError",
+    "MissingFileError",
     "NotFittedError",
     "SFRError",
     "SFRWarning",
@@ -44,6 +45,10 @@ class FactorizationError(SFRError, ArithmeticError):
 
 class FileError(SFRError, ValueError):
     """A file is truncated, altered, or not one of ours."""
+
+
+class MissingFileError(FileError, FileNotFoundError):
+    """A file, or the folder of one, is not there."""
 
 
 class MemoryLimitError(SFRError, MemoryError):

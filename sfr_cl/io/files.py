@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from sfr_cl.errors import FileError
+from sfr_cl.errors import FileError, MissingFileError
 
 FORMAT = "sfr-cl posterior 1"
 TOKEN = 4
@@ -48,6 +48,7 @@ def write(
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file that takes the place of ``path`` when all went well, and else vanishes."""
+    require_folder(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(TOKEN)}")
     try:
         with open(temporary, "xb") as file:
@@ -61,6 +62,15 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     _sync_folder(path.parent)
 
 
+def require_folder(path: Path) -> None:
+    """Refuse a path in a folder that is not there."""
+    if not path.parent.is_dir():
+        raise MissingFileError(
+            f"expected a folder to write {path.name} in, got {path.parent}, which is not there: "
+            f"make it first"
+        )
+
+
 def remove_leftovers(path: Path) -> None:
     """Remove what writers of ``path`` left behind when they were killed; none may be at work."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 2 * TOKEN}"):
@@ -72,6 +82,12 @@ def read(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and values of a file, after checking that it is ours and as it was written."""
     path = Path(path)
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "no file there"
+        kind = FileError if path.is_dir() else MissingFileError
+        raise kind(
+            f"expected {path} to be a posterior written by save, got {found}: check the path"
+        )
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -17,7 +17,7 @@ from sfr_cl.core.sums import DualSums
 from sfr_cl.core.transfer import inducing
 from sfr_cl.data.arguments import positive, whole
 from sfr_cl.data.inputs import Inputs, leaves, length
-from sfr_cl.errors import MismatchError
+from sfr_cl.errors import ArgumentError, MismatchError
 from sfr_cl.kernel import TangentKernel
 from sfr_cl.kernel.network import FrozenNetwork
 from sfr_cl.likelihoods import Likelihood, is_built_in
@@ -176,6 +176,11 @@ def check_architecture(tensors: Mapping[str, Tensor], network: nn.Module) -> Non
     """Refuse a network whose parameters or buffers have other names or shapes than stored."""
     if not isinstance(tensors, Mapping):
         raise MismatchError(f"expected tensors by name, got {type(tensors).__name__}")
+    if not isinstance(network, nn.Module):
+        raise ArgumentError(
+            f"expected a torch.nn.Module of the architecture that was saved, got "
+            f"{type(network).__name__}: files hold weights only"
+        )
     own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     for name, weight in own.items():
         _tensor(tensors, f"network.{name}", list(weight.shape), None, REMEDY)

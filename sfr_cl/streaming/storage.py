@@ -56,6 +56,7 @@ class Writer:
         """Be the only writer, or an error."""
         if self._lock.is_locked:
             return
+        files.require_folder(self.path)
         try:
             self._lock.acquire()
         except self._refused as error:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sfr_cl import Likelihood, SFRError, SFRPosterior, StreamingPosterior
-from sfr_cl.errors import FileError, MismatchError
+from sfr_cl.errors import ArgumentError, FileError, MismatchError
 from sfr_cl.io import files
 from sfr_cl.likelihoods import GaussianLikelihood
 from support.posteriors import (
@@ -573,11 +573,32 @@ def test_forged_tensors(tmp_path: Path) -> None:
             SFRPosterior.load(tmp_path / "p", mlp())
 
 
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises((FileNotFoundError, FileError)):
-        SFRPosterior.load(tmp_path / "p", mlp())
-    with pytest.raises((OSError, FileError)):
-        SFRPosterior.load(tmp_path, mlp())
+@pytest.mark.parametrize("kind", [SFRPosterior, StreamingPosterior])
+def test_no_file(tmp_path: Path, kind: Any) -> None:
+    path = tmp_path / "p"
+    for error in (FileNotFoundError, FileError):
+        with pytest.raises(error, match=f"expected {path} .*got no file there: check the path"):
+            kind.load(path, mlp())
+    with pytest.raises(FileError, match=f"expected {tmp_path} .*got a folder"):
+        kind.load(tmp_path, mlp())
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "none"
+    stream = StreamingPosterior(fitted())
+    for save in (fitted().save, stream.save):
+        for error in (FileNotFoundError, FileError):
+            with pytest.raises(error, match=f"expected a folder to write p in, got {folder}, "):
+                save(folder / "p")
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("kind", [SFRPosterior, StreamingPosterior])
+def test_no_network(tmp_path: Path, kind: Any) -> None:
+    saved = fitted() if kind is SFRPosterior else StreamingPosterior(fitted())
+    saved.save(tmp_path / "p")
+    with pytest.raises(ArgumentError, match=r"expected a torch.nn.Module .*got NoneType"):
+        kind.load(tmp_path / "p", None)
 
 
 # load_state_dict --------------------------------------------------------------------------------
