@@ -229,7 +229,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], type[SFRError], str]] = {
         ArgumentError,
         RANDOM,
     ),
-    "statistics that move": (Drifts, ArgumentError, MIXES),
+    "statistics that move": (Drifts, ArgumentError, "keeps something between calls"),
     "changes its input": (
         odd(lambda net, x: net.body(x.sub_(1.0))),
         ArgumentError,
