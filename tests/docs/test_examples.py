@@ -49,6 +49,15 @@ def test_readme_has_python_blocks() -> None:
     assert README_EXAMPLES
 
 
+def test_readme_installs_what_its_first_example_imports() -> None:
+    text = README.read_text()
+    install, example = text.index("pip install . scikit-learn"), text.index("from sklearn")
+    assert install < example
+    assert "pip install sfr-cl" not in text
+    assert 'pip install "sfr-cl[' not in text
+    assert ".venv/bin/python" in text[install:example]
+
+
 def test_readme_tables_are_the_results() -> None:
     """No figure is written by hand: each comes from the file its command made."""
     text = README.read_text()
