@@ -94,11 +94,16 @@ class _OfLikelihood(_OfTargets):
         found: Tensor = super().cdf(y)
         return found.reshape(shape)
 
+    def entropy(self) -> Tensor:
+        """Torch's, which may ask for densities of values of other shapes."""
+        plain: Any = _with(object.__new__(self._base), vars(self))
+        found: Tensor = plain.entropy()
+        return found
+
     def expand(self, batch_shape: Any, _instance: Any = None) -> Distribution:
         """As torch does."""
         found: Distribution = super().expand(batch_shape, _instance)
-        vars(found).update({name: vars(self)[name] for name in ("_reader", "_dims", "_device")})
-        return found
+        return _with(found, {name: vars(self)[name] for name in ("_reader", "_dims", "_device")})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _of_likelihood, (self._base, vars(self))
@@ -139,8 +144,12 @@ def of_likelihood(
 
 def _of_likelihood(base: type[Distribution], values: dict[str, Any]) -> Distribution:
     kind: Any = base
-    found: Distribution = object.__new__(_subclass(kind))
-    vars(found).update(values)
+    return _with(object.__new__(_subclass(kind)), values)
+
+
+def _with(found: Distribution, values: dict[str, Any]) -> Distribution:
+    for name, value in values.items():
+        setattr(found, name, value)
     return found
 
 

@@ -189,6 +189,17 @@ def test_that_of_a_custom_likelihood_is_torchs_in_all_else() -> None:
             again.log_prob(COUNTS)
 
 
+def test_an_entropy_that_is_a_sum_of_densities() -> None:
+    class Trials(Poisson):
+        def predictive(self, mean: Tensor, variance: Tensor, link: str) -> Distribution:
+            del variance, link
+            return torch.distributions.Binomial(9, logits=mean)
+
+    predictive = counted(Trials()).predict(X)
+    plain = torch.distributions.Binomial(9, logits=predictive.logits)
+    torch.testing.assert_close(predictive.entropy(), plain.entropy())
+
+
 def test_events_and_cdfs_of_a_custom_likelihood() -> None:
     joint = counted(Joint(), 2).predict(X)
     y = COUNTS[:, None].repeat(1, 2)
