@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.distributions import Distribution, MultivariateNormal
 from sfr_cl import likelihoods
 from sfr_cl.core import tune
 from sfr_cl.core.absorb import Absorption
+from sfr_cl.core.calibration import NO_SCORES, Scores
 from sfr_cl.core.penalty import Penalty
 from sfr_cl.core.predict import Predictor, latents
 from sfr_cl.core.solve import Solved, Sweep
@@ -61,7 +62,13 @@ class SFRPosterior:
     * ``output_kernel="per_output"`` for the paper's one kernel per output: C times the cost, and
       equal accuracy where we measured.
     * ``parameters="last_layer"`` for networks whose whole Jacobian is too large.
-    * ``prior_precision``: see :meth:`tune_prior_precision`.
+    * ``prior_precision``, ``logit_scale``: see :meth:`tune_prior_precision` if you have data for
+      it, and :meth:`recalibrate`.
+
+    What is exact: f, its mean and variance, at a given delta, does not depend on the order of data,
+    and :meth:`forget` and ``+`` are exact for it. The scale of logits is an estimate of one number:
+    ``+`` adds the scores it is read from, :meth:`forget` leaves them, they hold no sample, and they
+    change confidence, never the order of classes.
 
     Args:
         network: a module that maps a batch of inputs to ``[B, C]``. It is copied, never changed.
@@ -69,8 +76,12 @@ class SFRPosterior:
             a :class:`~sfr_cl.likelihoods.Likelihood`.
         prior_precision: delta of the objective sum_i -log p(y_i | f_w(x_i)) + delta/2 |w|^2. A
             network trained on the mean of -log p with weight decay lambda has delta = N lambda. By
-            default 1; for regression, that of greatest evidence whenever the posterior is read,
-            with one noise for all outputs: those of large targets set it.
+            default that of greatest evidence whenever the posterior is read: of regression, with
+            one noise for all outputs (those of large targets set it), and of classes linearised at
+            the prior, read as a regression whose noise is unknown; 1 for others.
+        logit_scale: what logits are multiplied with before the link. By default 1, but for classes
+            linearised at the prior, whose size says little: there it follows the predictions
+            :meth:`update` makes of data before it absorbs it, from 3 / sqrt(C) on.
         inducing: M, a tensor (or tree) of inputs, or a selector of :mod:`sfr_cl.inducing`. By
             default 512 inputs chosen by ``greedy``, or all if there are fewer.
         noise_variance: of ``"regression"``: a number, one for each output, or ``"learn"``: for each
@@ -112,6 +123,7 @@ class SFRPosterior:
         likelihood: str | Likelihood,
         *,
         prior_precision: float | None = None,
+        logit_scale: float | None = None,
         inducing: int | Inputs | Selector | None = None,
         noise_variance: float | Sequence[float] | str = "learn",
         output_kernel: str = "shared",
@@ -133,6 +145,7 @@ class SFRPosterior:
             prior_precision=prior_precision,
             num_outputs=num_outputs,
             batch_size=batch_size,
+            logit_scale=logit_scale,
         )
         named(network, self._spec.parameters)  # refuses what has no parameters of these names
         self._network = network
@@ -164,7 +177,7 @@ class SFRPosterior:
         batches.size = state.basis.batch_size
         sums = state.sums_of(batches)
         trained_on = sums.gradient if self._spec.mean == "network" else None
-        return self._adopt(state.with_sums(sums, reference=trained_on), logit_scale=1.0)
+        return self._adopt(state.with_sums(sums, reference=trained_on))
 
     @torch.inference_mode(False)
     def init(self, data: Data | None = None) -> SFRPosterior:
@@ -184,8 +197,7 @@ class SFRPosterior:
         0
         """
         size = self._spec.batch_size or FIRST_BATCH
-        state = self._empty(None if data is None else Batches(data, size))
-        return self._adopt(state, logit_scale=1.0)
+        return self._adopt(self._empty(None if data is None else Batches(data, size)))
 
     @torch.inference_mode(False)
     def from_sites(self, sites: Sites) -> SFRPosterior:
@@ -220,7 +232,7 @@ class SFRPosterior:
                 f"{len(sites.sums.weight)}: build both posteriors with one output_kernel"
             )
         _require_same("number of outputs", state.num_outputs == sites.num_outputs)
-        return self._adopt(sites.to(state.basis.network.device).at(state), logit_scale=1.0)
+        return self._adopt(sites.to(state.basis.network.device).at(state))
 
     fit_sites = renamed(from_sites, "fit_sites")
 
@@ -266,13 +278,20 @@ class SFRPosterior:
             NotFittedError: there are no inducing inputs yet.
             DataError: inputs or targets that can't be used.
         """
-        return self._adopt(self.state.add(self._sums(data)))
+        absorption = self.absorption()
+        for x, y in Batches(data, self.state.basis.batch_size):
+            absorption.add(x, y)
+        absorption.finish()
+        return self
 
     def absorption(self) -> Absorption:
         """A pass over data that is predicted before it is absorbed, batch by batch."""
-        return Absorption(
-            self._predictor(by_weights=False), lambda sums: self._adopt(self.state.add(sums))
-        )
+
+        def adopt(found: Absorption) -> None:
+            state = self.state.add(found.sums)
+            self._adopt(replace(state, scores=state.scores + found.scores, forecast=found.forecast))
+
+        return Absorption(self.state, partial(self._predictor, by_weights=False), adopt)
 
     @torch.inference_mode(False)
     def forget(self, data: Data, *, weight: float = 1.0) -> SFRPosterior:
@@ -305,8 +324,7 @@ class SFRPosterior:
         Returns:
             The posterior itself.
         """
-        gamma = fraction("gamma", gamma)
-        return self._adopt(self.state.with_sums(self.state.sums * gamma))
+        return self._adopt(self.state.discount(fraction("gamma", gamma)))
 
     def with_prior_precision(self, prior_precision: float) -> SFRPosterior:
         """The same data at another delta.
@@ -339,7 +357,7 @@ class SFRPosterior:
         _require_same("likelihoods", left.name == right.name and type(left) is type(right))
         _require_same("noise variances", left.settings() == right.settings())
         _require_same("prior precisions", mine.spec.prior_precision == theirs.spec.prior_precision)
-        _require_same("logit scales", self.logit_scale == other.logit_scale)
+        _require_same("logit scales", mine.spec.logit_scale == theirs.spec.logit_scale)
         _require_same("networks", mine.basis.network.agrees_with(theirs.basis.network))
         _require_same("kernels", mine.basis.kernel_outputs == theirs.basis.kernel_outputs)
         _require_same("number of outputs", mine.num_outputs == theirs.num_outputs)
@@ -347,7 +365,8 @@ class SFRPosterior:
         device = mine.basis.network.device
         sums = mine.sums + theirs.sums.to(device)
         reference = mine.reference + theirs.reference.to(device)
-        return copy.copy(self)._adopt(mine.with_sums(sums, reference))
+        merged = replace(mine.with_sums(sums, reference), scores=mine.scores + theirs.scores)
+        return copy.copy(self)._adopt(merged)
 
     def __radd__(self, other: object) -> SFRPosterior:
         """Let ``sum(posteriors)`` merge any number of workers."""
@@ -548,8 +567,45 @@ class SFRPosterior:
         else:
             batches = state.checked(Batches(validation, state.basis.batch_size))
             tuned = tune.by_validation(state, batches, self._spec.link)
-        state = state.with_spec(prior_precision=tuned.prior_precision)
-        return self._adopt(state, logit_scale=tuned.logit_scale)
+        return self._adopt(
+            state.with_spec(prior_precision=tuned.prior_precision, logit_scale=tuned.logit_scale)
+        )
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def recalibrate(self, data: Data) -> SFRPosterior:
+        """Choose the scale of the logits, and delta if it was not given, anew.
+
+        Otherwise the scale follows the predictions that :meth:`update` makes of data before it
+        absorbs it; that of :meth:`fit`, on which the network was trained, would say too much for
+        it. The order of classes is never changed.
+
+        Args:
+            data: that was not absorbed, as of :meth:`fit`; nothing of it is kept but scores.
+
+        Returns:
+            The posterior itself.
+
+        Raises:
+            ArgumentError: no scale is learned: the likelihood has no logits, or data is not
+                linearised at the prior.
+            DataError: no data was absorbed.
+        """
+        self._require_data()
+        if not self._spec.has_prior_logits:
+            raise ArgumentError(
+                f"expected classes linearised at the prior, whose scale is learned, got "
+                f"{self._spec.likelihood.name!r} at {self._spec.linearize_at!r}"
+            )
+        delta = self._spec.prior_precision
+        state = self.state.with_spec(prior_precision=delta, logit_scale=None)
+        solved, scores = Solved.of(state), NO_SCORES
+        for x, y in state.checked(Batches(data, state.basis.batch_size)):
+            mean = solved.mean(state.basis.features(x))
+            scores = scores + Scores.of(
+                state.likelihood, state.reading, state.num_seen, mean, None, y, "map"
+            )
+        return self._adopt(replace(state, scores=scores))
 
     def penalty(self, network: nn.Module) -> Tensor:
         """The function-space regulariser, a scalar to add to the mean loss of the next task.
@@ -641,8 +697,8 @@ class SFRPosterior:
 
     @property
     def logit_scale(self) -> float:
-        """What logits are multiplied with before the link; 1 unless tuned."""
-        return 1.0 if self._fitted is None else self._fitted.logit_scale
+        """What logits are multiplied with before the link, learned if it is learned."""
+        return self.state.logit_scale
 
     @property
     def noise_variance(self) -> float | Tensor | None:
@@ -662,8 +718,7 @@ class SFRPosterior:
     def state_dict(self) -> dict[str, Any]:
         """All of the posterior as ``{"tensors": {name: tensor}, "values": plain values}``."""
         tensors, values = snapshot.take(self.state)
-        own = {"logit_scale": self.logit_scale, "given": self._spec.given()}
-        return {"tensors": tensors, "values": {**values, **own}}
+        return {"tensors": tensors, "values": {**values, "given": self._spec.given()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> SFRPosterior:
         """Adopt what :meth:`state_dict` gave. The network lends its architecture only.
@@ -688,11 +743,10 @@ class SFRPosterior:
         stored = snapshot.read_spec(values, self._spec.likelihood)
         _require_same("options", stored.options() == self._spec.options())
         restored = snapshot.restore(tensors, values, self._network, self._spec.likelihood)
-        scale = positive("logit_scale", snapshot.part(values, "logit_scale", float))
         own = {name: value for name, value in self._spec.given().items() if value is not None}
         given = {**snapshot.read_given(values), **own}
         self._spec = replace(self._spec, likelihood=restored.likelihood, **given)
-        return self._adopt(restored, logit_scale=scale)
+        return self._adopt(restored)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the posterior to a safetensors file, atomically.
@@ -742,7 +796,7 @@ class SFRPosterior:
         snapshot.check_architecture(tensors, network)
         name = snapshot.part(values, "likelihood", str)
         own = likelihood or likelihoods.by_name(name)
-        spec = replace(snapshot.read_spec(values, own), prior_precision=None)
+        spec = replace(snapshot.read_spec(values, own), prior_precision=None, logit_scale=None)
         if likelihood is not None:
             snapshot.require_settings(values, likelihood)
         posterior = cls.of(spec, network).load_state_dict({"tensors": tensors, "values": values})
@@ -757,7 +811,6 @@ class SFRPosterior:
         state: State | None = None,
         *,
         inducing: Any = None,
-        logit_scale: float = 1.0,
     ) -> SFRPosterior:
         """A posterior from its parts.
 
@@ -766,11 +819,10 @@ class SFRPosterior:
             network: what :meth:`fit` would freeze.
             state: what it knows; by default nothing yet.
             inducing: as of the class.
-            logit_scale: what logits are multiplied with.
         """
         keywords = {field.name: getattr(spec, field.name) for field in fields(Spec)}
         posterior = cls(network, keywords.pop("likelihood"), inducing=inducing, **keywords)
-        return posterior if state is None else posterior._adopt(state, logit_scale=logit_scale)
+        return posterior if state is None else posterior._adopt(state)
 
     def to(self, device: torch.device | str) -> SFRPosterior:
         """Move the posterior; the user's network stays where it is.
@@ -816,14 +868,14 @@ class SFRPosterior:
             )
         return self._fitted
 
-    def _adopt(self, state: State, *, logit_scale: float | None = None) -> SFRPosterior:
-        scale = self.logit_scale if logit_scale is None else logit_scale
-        self._fitted, self._penalty = _Fitted(state, scale), None
+    def _adopt(self, state: State) -> SFRPosterior:
+        self._fitted, self._penalty = _Fitted(state), None
         return self
 
     def _predictor(self, link: str | None = None, *, by_weights: bool = True) -> Predictor:
         fitted = self._fitted_or_refuse
-        return Predictor(fitted.solved, fitted.logit_scale, link or self._spec.link, by_weights)
+        scale = fitted.state.logit_scale
+        return Predictor(fitted.solved, scale, link or self._spec.link, by_weights)
 
     def _frozen(self) -> FrozenNetwork:
         if self._fitted is not None:
@@ -850,7 +902,6 @@ class _Fitted:
     """A state, with what is computed from it when it is first needed."""
 
     state: State
-    logit_scale: float
 
     @cached_property
     def solved(self) -> Solved:
@@ -862,7 +913,7 @@ class _Fitted:
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickles and copies: what is computed is computed again."""
-        return {"state": self.state, "logit_scale": self.logit_scale}
+        return {"state": self.state}
 
 
 def _require_same(what: str, agree: bool) -> None:

@@ -39,8 +39,6 @@ from .progress import shown
 Posteriors = dict[int | None, SFRPosterior]
 """By task label; under ``None`` for a model without."""
 
-PRIOR_PRECISION = 1e-3
-
 
 class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
     """Trains nothing: each experience is absorbed by conditioning, and the posterior predicts.
@@ -62,8 +60,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
             that makes one of a count).
         parameters: what the kernel differentiates: ``"all"`` (but those with
             ``requires_grad=False``), ``"last_layer"`` or names.
-        prior_precision: delta; by default 1e-3, since a random network's kernel has to reach the
-            data, and that of greatest evidence for a regression.
+        prior_precision: delta; by default that of greatest evidence.
         train_first: train the model on the first experience (of a stream in parts, on its first
             part), then freeze it.
         optimizer: only for ``train_first``, along with ``train_epochs``.
@@ -121,8 +118,6 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         self._num_inducing = whole("num_inducing", num_inducing)
         if prior_precision is not None:
             positive("prior_precision", prior_precision)
-        elif self._likelihood != "regression":
-            prior_precision = PRIOR_PRECISION
         self._prior_precision = prior_precision
         self._verbose = verbose
         if not isinstance(inducing, Tensor):

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from sfr_cl import SFRPosterior
+from sfr_cl.core import tune
 from sfr_cl.errors import ArgumentError
 
 from .consolidation import joined
@@ -89,7 +90,10 @@ def _posterior(recipe: Recipe, tasks: Sequence[Task]) -> SFRPosterior:
             tasks = [_thinned(recipe, head, task, LARGEST // len(tasks)) for task in tasks]
         state = recipe.at_weights(head, joined(tasks, head.size))
     view = TaskView(recipe.model, label, head.units)
-    return SFRPosterior.of(state.spec, view, state).tune_prior_precision()
+    delta = tune.by_evidence(state, carried=True).prior_precision
+    scale = 1.0 if state.spec.has_prior_logits else None  # nothing of it was predicted before
+    chosen = state.with_spec(prior_precision=delta, logit_scale=scale)
+    return SFRPosterior.of(state.spec, view, chosen)
 
 
 def _thinned(recipe: Recipe, head: Head, task: Task, size: int) -> Task:

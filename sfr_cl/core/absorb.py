@@ -1,42 +1,107 @@
-"""Test, then train: batches predicted and absorbed in one pass over the kernel."""
+"""Data on its way into a posterior: predicted, scored and added in one pass over the kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from sfr_cl.core.basis import Features
+from sfr_cl.core.calibration import NO_SCORES, Forecast, Scores
 from sfr_cl.core.predict import Predictor
-from sfr_cl.core.sums import DualSums
+from sfr_cl.core.solve import Solved
+from sfr_cl.core.state import State
+from sfr_cl.core.sums import SEEN, DualSums
 from sfr_cl.data.inputs import Inputs
 
 
 class Absorption:
     """Data on its way into a posterior.
 
-    Every batch is predicted by the posterior as it was at the start, and added to sums that the
-    posterior adopts at the end, all of them: after an error in between it is what it was.
+    Batches are added to sums that the posterior adopts at the end, all of them: after an error in
+    between it is what it was. Where the scale of logits is learned, each batch is scored before it
+    is added, by a forecast that is made again whenever an output was observed twice as often.
+
+    Args:
+        state: what the posterior knows at the start.
+        predictor: what :meth:`step` predicts by: the posterior at the start.
+        adopt: takes the state with all that was added.
     """
 
-    def __init__(self, predictor: Predictor, adopt: Callable[[DualSums], object]) -> None:
-        self._predictor, self._adopt = predictor, adopt
-        self._sums = predictor.solved.state.no_sums()
+    def __init__(
+        self,
+        state: State,
+        predictor: Callable[[], Predictor],
+        adopt: Callable[[Absorption], object],
+    ) -> None:
+        self._start, self._predictor_at_start, self._adopt = state, predictor, adopt
+        self._scored = state.spec.has_prior_logits and state.spec.logit_scale is None
+        self.sums, self.scores, self.forecast = state.no_sums(), NO_SCORES, state.forecast
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        return self._predictor_at_start()
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def step(self, x: Inputs, y: Tensor) -> Distribution:
         """What the posterior says of a batch that is then added."""
-        predictor, state = self._predictor, self._predictor.solved.state
-        x, y = state.checked_pair(x, y)
-        features = state.basis.features(x, diagonal=predictor.needs_variance)
-        terms = state.add(self._sums).terms(x, features, y)
-        self._sums = self._sums + DualSums.of(features.phi, terms)
+        predictor = self._predictor
+        features = self._add(*self._start.checked_pair(x, y), diagonal=predictor.needs_variance)
         return predictor.of_latent(*predictor.solved.moments(features, predictor.link))
+
+    @torch.no_grad()
+    def add(self, x: Inputs, y: Tensor) -> None:
+        """Add a batch."""
+        self._add(*self._start.checked_pair(x, y), diagonal=False)
 
     def finish(self) -> None:
         """Let the posterior adopt what was added."""
-        self._sums.require_finite()
-        self._adopt(self._sums)
-        self._sums = self._sums * 0.0
+        self.sums.require_finite()
+        self._adopt(self)
+        self.sums, self.scores = self._start.no_sums(), NO_SCORES
+
+    def _add(self, x: Inputs, y: Tensor, *, diagonal: bool) -> Features:
+        features, state = self._start.basis.features(x, diagonal=diagonal), self._start
+        if self._scored:
+            self._score(features, y)
+        if state.spec.at_posterior:
+            state = state.add(self.sums)
+        self.sums = self.sums + DualSums.of(features.phi, state.terms(x, features, y))
+        return features
+
+    def _score(self, features: Features, y: Tensor) -> None:
+        state, found = self._start, self.forecast
+        seen = state.sums.seen + self.sums.seen
+        if not bool((seen > SEEN).any()):
+            return
+        if found is None or found.is_outdated(seen):
+            found = self.forecast = forecast(state.add(self.sums), found)
+        likelihood = state.likelihood
+        known = ((likelihood.seen(y, state.num_outputs) > 0) & (found.seen > SEEN)).any(1)
+        if not bool(known.any()):
+            return
+        num_seen = int((found.seen > SEEN).sum())
+        self.scores = self.scores + Scores.of(
+            likelihood,
+            likelihood.prior_reading(num_seen),
+            num_seen,
+            found.mean(features.phi[:, known]),
+            None,
+            y[known],
+            "map",
+        )
+
+
+def forecast(state: State, before: Forecast | None) -> Forecast:
+    """By the sums of a state, at the delta of the last one until there is four times the data."""
+    count = float(state.sums.count)
+    if before is not None and count < 4 * before.learned_at:
+        solved = Solved.as_given(state.with_spec(prior_precision=before.prior_precision))
+        count = before.learned_at
+    else:
+        solved = Solved.of(state)
+    return Forecast(solved.coefficients, state.sums.seen, solved.prior_precision, count)

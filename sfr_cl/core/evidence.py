@@ -25,7 +25,7 @@ from torch import Tensor
 from sfr_cl.core.linalg import Precision, Spectrum
 from sfr_cl.core.state import State
 from sfr_cl.core.sums import SEEN
-from sfr_cl.likelihoods import Likelihood, Noise, PriorReading
+from sfr_cl.likelihoods import GaussianLikelihood, Likelihood, Noise, PriorReading
 
 TAU = 2 * math.pi
 SMALLEST_NOISE, SMALLEST_SINGLE_NOISE = 1e-14, 1e-10
@@ -37,8 +37,17 @@ LARGEST_NOISE = 10.0
 PRIOR_CENTRE, PRIOR_WIDTH = 0.3, 2.0
 """Of the noise: relative to the targets' mean square, and of its logarithm."""
 
+PRODUCT_WIDTH = 3.0
+"""Of the logarithm of a delta that is learned for classes."""
+
 STEP = 0.25
 """Of the grids of logarithms that searches start from."""
+
+
+ONE_NOISE = GaussianLikelihood(1.0, learn=True).with_settings(
+    {"noise_variance": 1.0, "learn": True, "by_output": False}
+)
+"""Whose noise is that of all outputs, without a prior."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +72,18 @@ class Natural:
     """How terms made at f = 0 were read."""
     noise: Tensor
     """The Gaussian's noise variance by output; 1 for other likelihoods, ``[C]``."""
+    squares: Tensor | None
+    """sum a^2 / b by output, ``[C]``, at the prior, of a likelihood that knows it."""
+    count: Tensor
+    """Number of data."""
 
     @staticmethod
     def of(state: State) -> Natural:
         """Natural parameters of a state's sums, at unit noise."""
-        sums, at_prior = state.sums, state.spec.at_prior
+        sums, at_prior, prior, squares = state.sums, state.spec.at_prior, state.reading, None
         seen = sums.seen > SEEN
-        prior = state.likelihood.prior_reading(int(seen.sum())) if at_prior else PriorReading()
+        if at_prior:
+            squares = state.likelihood.prior_squares(sums.seen, sums.count, int(seen.sum()))
         alpha = sums.gradient - prior.offset * sums.mass if prior.offset else sums.gradient
         return Natural(
             alpha=alpha,
@@ -81,7 +95,15 @@ class Natural:
             observed=seen if at_prior else torch.ones_like(seen),
             prior=prior,
             noise=torch.ones_like(sums.seen),
+            squares=squares,
+            count=sums.count,
         )
+
+    def as_regression(self) -> Natural | None:
+        """The same, read as a regression of a / b whose noise is some number times 1 / b."""
+        if self.squares is None:
+            return None
+        return replace(self, constant=-self.squares / 2, terms=self.count.expand_as(self.squares))
 
     def with_noise(self, variance: Noise | None) -> Natural:
         """At a noise variance; ``None`` where the likelihood has none.
@@ -192,15 +214,25 @@ class SpectralEvidence:
 
     def _best_pair(self) -> tuple[float, Noise]:
         """Of one group: for a fixed product delta s2 the noise takes next to no search."""
-
-        def profile(t: Tensor) -> Tensor:
-            noise = self._noise_of_product(t.detach().exp())
-            evidence = self._evidence(noise, *self._fit_and_volume(t[:, None].exp()))
-            return (evidence + self._log_prior(noise.log()))[:, 0]
-
-        product = math.exp(_maximum(profile, *self._range_of_product))
+        product = math.exp(_maximum(self._profile, *self._range_of_product))
         noise = self._noise_of_product(torch.tensor([product], dtype=torch.float64))[0]
         return product / float(noise), self._each(noise)
+
+    def best_product(self) -> float:
+        """The delta s2 of greatest evidence of one group, under a weak prior around 1."""
+        if not self._says_something:
+            return 1.0
+
+        def profile(t: Tensor) -> Tensor:
+            return self._profile(t) - t.square() / (2 * PRODUCT_WIDTH**2)
+
+        return math.exp(_maximum(profile, *self._range_of_product))
+
+    def _profile(self, log_product: Tensor) -> Tensor:
+        """Evidence and prior of one group at its best noise for each delta s2."""
+        noise = self._noise_of_product(log_product.detach().exp())
+        evidence = self._evidence(noise, *self._fit_and_volume(log_product[:, None].exp()))
+        return (evidence + self._log_prior(noise.log()))[:, 0]
 
     def _noise_of_product(self, product: Tensor) -> Tensor:
         """The noise of one group at each delta s2, ``[T, 1]``.
@@ -331,6 +363,7 @@ def learn(
     prior_precision: float | None,
     *,
     learn_precision: bool = True,
+    carried: bool = False,
     spectrum: Spectrum | None = None,
 ) -> tuple[float, Likelihood]:
     """Delta and the likelihood, with whatever of delta and the noise is to be learned.
@@ -340,14 +373,18 @@ def learn(
         likelihood: tells whether its noise is learned.
         prior_precision: delta, or ``None`` to learn it.
         learn_precision: whether delta is learned where the likelihood has no noise.
+        carried: whether the sums were carried to other weights or inducing inputs, where what they
+            have lost of their data would count as noise.
         spectrum: of W, if it is there already.
     """
-    noise = likelihood.noise_scale
-    if prior_precision is None and noise is None and not learn_precision:
+    noise, regression = likelihood.noise_scale, None if carried else natural.as_regression()
+    if prior_precision is None and noise is None and regression is None and not learn_precision:
         return 1.0, likelihood
     if prior_precision is not None and not likelihood.learns_noise:
         return prior_precision, likelihood
     spectrum = spectrum or Spectrum(natural.weight)
+    if regression is not None:  # f depends on the product of delta and the noise only
+        return SpectralEvidence(regression, spectrum, ONE_NOISE).best_product(), likelihood
     evidence = SpectralEvidence(natural, spectrum, likelihood)
     if prior_precision is not None:
         return prior_precision, likelihood.with_noise(evidence.best_noise(prior_precision))

@@ -17,7 +17,7 @@ from sfr_cl.likelihoods import Likelihood
 OPTIONS = ("output_kernel", "parameters", "mean", "linearize_at", "dtype")
 """Fields that fix what the sums mean: stored in files, and equal in posteriors that are added."""
 
-GIVEN = ("prior_precision", "num_outputs", "batch_size")
+GIVEN = ("prior_precision", "logit_scale", "num_outputs", "batch_size")
 """Fields that say how the next fit starts: stored in files, and free to differ in what is added."""
 
 CHOICES = {
@@ -40,6 +40,8 @@ class Spec:
     dtype: torch.dtype
     prior_precision: float | None = None
     """delta; ``None``: the default, which is learned where the likelihood has a noise."""
+    logit_scale: float | None = None
+    """What logits are multiplied with; ``None``: the default, which is learned at the prior."""
     num_outputs: int | None = None
     """C; ``None``: the network's."""
     batch_size: int | None = None
@@ -56,6 +58,7 @@ class Spec:
         linearize_at: str | None = None,
         dtype: torch.dtype = torch.float64,
         prior_precision: float | None = None,
+        logit_scale: float | None = None,
         num_outputs: int | None = None,
         batch_size: int | None = None,
     ) -> Spec:
@@ -76,6 +79,11 @@ class Spec:
                 f"expected linearize_at='prior' for {made.name!r}, which is exact there, got "
                 f"'posterior': leave linearize_at out"
             )
+        if logit_scale is not None and not made.has_logits:
+            raise ArgumentError(
+                f"expected logit_scale with 'classification' or 'binary' only, got {logit_scale!r} "
+                f"with {made.name!r}"
+            )
         if dtype not in DTYPES.values():
             raise ArgumentError(f"expected dtype torch.float64 or torch.float32, got {dtype}")
         if not isinstance(parameters, Sequence):
@@ -93,6 +101,7 @@ class Spec:
             prior_precision=None
             if prior_precision is None
             else positive("prior_precision", prior_precision),
+            logit_scale=None if logit_scale is None else positive("logit_scale", logit_scale),
             num_outputs=None if num_outputs is None else whole("num_outputs", num_outputs),
             batch_size=None if batch_size is None else whole("batch_size", batch_size),
         )
@@ -134,7 +143,13 @@ class Spec:
     @property
     def learns_precision(self) -> bool:
         """Whether delta is that of greatest evidence whenever the sums are solved."""
-        return self.prior_precision is None and self.likelihood.noise_scale is not None
+        knows = self.likelihood.noise_scale is not None or self.has_prior_logits
+        return self.prior_precision is None and knows
+
+    @cached_property
+    def has_prior_logits(self) -> bool:
+        """Whether f is a logit whose size says little: data is linearised far from it."""
+        return self.at_prior and self.likelihood.has_logits
 
     def outputs(self, kernel_outputs: int) -> int:
         """C for a network with some number of outputs, or an error where they must agree."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sfr_cl.core import evaluate
 from sfr_cl.core.basis import Basis, Features
+from sfr_cl.core.calibration import NO_SCORES, Forecast, Scores
 from sfr_cl.core.linalg import JITTER, Precision, is_semidefinite, transposed_product
 from sfr_cl.core.modes import Conditional
 from sfr_cl.core.spec import Spec
@@ -22,7 +23,7 @@ from sfr_cl.core.sums import SEEN, DualSums, Terms
 from sfr_cl.data.inputs import Inputs, as_tensor, length, take
 from sfr_cl.errors import ArgumentError, DataError, MismatchError
 from sfr_cl.kernel.network import FrozenNetwork, require_float64
-from sfr_cl.likelihoods import Likelihood
+from sfr_cl.likelihoods import Likelihood, PriorReading
 
 Pairs = Iterable[tuple[Inputs, Any]]
 
@@ -37,6 +38,10 @@ class State:
     sums: DualSums
     reference: Tensor
     """alpha of the data the network was trained on, ``[C, M]``; used by the mean ``"network"``."""
+    scores: Scores = NO_SCORES
+    """Of predictions made before their data was absorbed."""
+    forecast: Forecast | None = None
+    """What the next data is predicted by; ``None``: these sums."""
 
     @staticmethod
     def empty(spec: Spec, basis: Basis) -> State:
@@ -59,6 +64,26 @@ class State:
         return len(self.sums.seen)
 
     @property
+    def reading(self) -> PriorReading:
+        """How sums made at f = 0 are read now; as they are, if they were made elsewhere."""
+        if not self.spec.at_prior:
+            return PriorReading()
+        return self.likelihood.prior_reading(self.num_seen)
+
+    @property
+    def num_seen(self) -> int:
+        """Outputs that some target has observed."""
+        return int((self.sums.seen > SEEN).sum())
+
+    @property
+    def logit_scale(self) -> float:
+        """What logits are multiplied with before the link."""
+        spec = self.spec
+        if spec.logit_scale is not None or not spec.has_prior_logits:
+            return spec.logit_scale or 1.0
+        return self.scores.scale(self.reading)
+
+    @property
     def has_data(self) -> bool:
         """Whether any sample is left in the sums."""
         return float(self.sums.count) > SEEN
@@ -69,7 +94,7 @@ class State:
         return replace(self, sums=sums, reference=reference)
 
     def with_spec(self, **changes: Any) -> State:
-        """Another delta, or another noise."""
+        """Another delta, noise or scale of logits."""
         return replace(self, spec=replace(self.spec, **changes))
 
     # Reading ------------------------------------------------------------------------------------
@@ -159,7 +184,13 @@ class State:
                 "expected samples that were absorbed, got some that leave the posterior indefinite:"
                 " they were never seen, were discounted, or came before add_inducing"
             )
-        return self.with_sums(left)
+        # What was predicted by has seen the data that is to be forgotten.
+        return replace(self.with_sums(left), forecast=None)
+
+    def discount(self, gamma: float) -> State:
+        """With a share of the weight of all data; scores are of predictions, and stay."""
+        forecast = None if self.forecast is None else self.forecast.discount(gamma)
+        return replace(self.with_sums(self.sums * gamma), forecast=forecast)
 
     # Moving -------------------------------------------------------------------------------------
 
@@ -171,13 +202,15 @@ class State:
         """
         onto = self.basis.onto(basis)
         reference = transposed_product(onto.mT, self.reference)
-        return State(self.spec, basis, self.sums.projected(onto), reference)
+        sums = self.sums.projected(onto)
+        return replace(self, basis=basis, sums=sums, reference=reference, forecast=None)
 
     def extend(self, basis: Basis) -> State:
         """Over features whose first ones are these. What was absorbed has no part in the others."""
         extra = basis.size - self.basis.size
         reference = torch.nn.functional.pad(self.reference, (0, extra))
-        return State(self.spec, basis, self.sums.pad_features(extra), reference)
+        sums = self.sums.pad_features(extra)
+        return replace(self, basis=basis, sums=sums, reference=reference, forecast=None)
 
     def grow(self, network: FrozenNetwork, num_outputs: int) -> State:
         """With more outputs. A shared kernel stays that of the first ones.
@@ -198,7 +231,7 @@ class State:
             basis = basis.grown(network, num_outputs, shared=spec.shared)
         sums = self.sums.pad_outputs(basis.factor, extra, carry=carry)
         reference = torch.nn.functional.pad(self.reference, (0, 0, 0, extra))
-        return State(spec, basis, sums, reference)
+        return replace(self, basis=basis, sums=sums, reference=reference, forecast=None)
 
     def with_outputs(self, num_outputs: int) -> State:
         """With more outputs than the network has, where the spec permits any number."""
@@ -214,7 +247,9 @@ class State:
         """The same on another device."""
         require_float64(device)
         reference = self.reference.to(device)
-        return State(self.spec, self.basis.to(device), self.sums.to(device), reference)
+        forecast = None if self.forecast is None else self.forecast.to(device)
+        basis, sums = self.basis.to(device), self.sums.to(device)
+        return replace(self, basis=basis, sums=sums, reference=reference, forecast=forecast)
 
 
 def _no_sums(num_outputs: int, basis: Basis) -> DualSums:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -29,12 +29,13 @@ class Tuned(NamedTuple):
     """The winner."""
 
     prior_precision: float
-    logit_scale: float
+    logit_scale: float | None
+    """``None`` where it is not chosen."""
 
 
-def by_evidence(state: State) -> Tuned:
+def by_evidence(state: State, *, carried: bool = False) -> Tuned:
     """The delta of greatest log marginal likelihood, along with the noise if that is learned."""
-    return Tuned(learn(Natural.of(state), state.likelihood, None)[0], 1.0)
+    return Tuned(learn(Natural.of(state), state.likelihood, None, carried=carried)[0], None)
 
 
 def by_validation(state: State, batches: Iterable[tuple[Inputs, Tensor]], link: str) -> Tuned:
@@ -46,20 +47,22 @@ def by_validation(state: State, batches: Iterable[tuple[Inputs, Tensor]], link: 
         features = state.basis.features(x, diagonal=True)
         pairs = zip(sweep.likelihoods, sweep.moments(features), strict=True)
         for row, (likelihood, (mean, variance)) in enumerate(pairs):
-            for column, scale in enumerate(scales):
-                predictive = likelihood.predictive(mean * scale, variance * scale**2, link)
+            for column, factor in enumerate(scales):
+                predictive = likelihood.predictive(mean * factor, variance * factor**2, link)
                 totals[row, column] -= float(log_density(predictive, y).sum())
     totals = totals.nan_to_num(nan=math.inf)
     best = int(totals.argmin())
-    _warn_at_edge(best // len(scales))
-    return Tuned(DELTAS[best // len(scales)], scales[best % len(scales)])
+    _warn_at_edge("prior precision", DELTAS, best // len(scales))
+    _warn_at_edge("scale of logits", scales, best % len(scales))
+    scale = scales[best % len(scales)] if state.likelihood.has_logits else None
+    return Tuned(DELTAS[best // len(scales)], scale)
 
 
-def _warn_at_edge(index: int) -> None:
-    if index in (0, len(DELTAS) - 1):
+def _warn_at_edge(what: str, tried: Sequence[float], index: int) -> None:
+    if len(tried) > 1 and index in (0, len(tried) - 1):
         warnings.warn(
-            f"the best prior precision lies at the edge of the range tried, {DELTAS[index]:.0e}: "
-            f"the kernel, or the data, says little",
+            f"the best {what} lies at the edge of the range tried, {tried[index]:.0e}: the kernel, "
+            f"or the data, says little",
             SFRWarning,
             stacklevel=4,
         )

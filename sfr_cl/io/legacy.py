@@ -109,10 +109,12 @@ def _posterior_fields(old: dict[str, Any]) -> dict[str, Any]:
     )
     state = None
     if old["_fitted"] is not None:
-        state = _state(replace(spec, prior_precision=old["_prior_precision"]), old["_fitted"])
-    found = SFRPosterior.of(
-        spec, old["_network"], state, inducing=old["_inducing"], logit_scale=old["_logit_scale"]
-    )
+        delta, scale = old["_prior_precision"], old["_logit_scale"]
+        if delta is None and spec.likelihood.noise_scale is None:
+            delta = 1.0  # the default before it was learned
+        held = replace(spec, prior_precision=delta, logit_scale=scale)
+        state = _state(held, old["_fitted"])
+    found = SFRPosterior.of(spec, old["_network"], state, inducing=old["_inducing"])
     return vars(found)
 
 

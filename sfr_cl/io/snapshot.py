@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sfr_cl.core.basis import InducingInputs
+from sfr_cl.core.calibration import NO_SCORES, Forecast, Scores
 from sfr_cl.core.spec import GIVEN, OPTIONS, Spec
 from sfr_cl.core.state import State
 from sfr_cl.core.sums import DualSums
@@ -46,7 +47,19 @@ def take(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "batch_size": basis.batch_size,
         "inducing": _structure(basis.z),
         "prior_precision": spec.prior_precision,
+        "logit_scale": spec.logit_scale,
+        "scores": state.scores.plain(),
+        "forecast": None,
     }
+    if (forecast := state.forecast) is not None:
+        tensors |= {
+            "forecast.coefficients": forecast.coefficients,
+            "forecast.seen": forecast.seen,
+        }
+        values["forecast"] = {
+            "prior_precision": forecast.prior_precision,
+            "learned_at": forecast.learned_at,
+        }
     return {name: value.detach().clone() for name, value in tensors.items()}, values
 
 
@@ -93,7 +106,19 @@ def restore(
     kernel = TangentKernel(frozen, kernel_outputs, spec.shared, z)
     basis = InducingInputs.whitened(kernel, z, found["factor"], batch_size)
     sums = DualSums.from_named({name: found[f"sums.{name}"] for name in empty})
-    return State(spec, basis, sums, found["reference"])
+    scores, forecast = NO_SCORES, None
+    if "scores" in values:
+        scores = Scores.from_plain(part(values, "scores", dict))
+    if (stored := values.get("forecast")) is not None:
+        forecast = Forecast(
+            _tensor(tensors, "forecast.coefficients", [num_outputs, size], torch.float64).to(
+                device
+            ),
+            _tensor(tensors, "forecast.seen", [num_outputs], torch.float64).to(device),
+            positive("prior_precision", part(stored, "prior_precision", float)),
+            positive("learned_at", part(stored, "learned_at", float)),
+        )
+    return State(spec, basis, sums, found["reference"], scores, forecast)
 
 
 def part(values: Mapping[str, Any], name: str, kind: type[T]) -> T:
@@ -131,6 +156,11 @@ def read_spec(values: Mapping[str, Any], likelihood: Likelihood) -> Spec:
     spec = Spec.from_options(stored, likelihood)
     if delta is not None:
         spec = replace(spec, prior_precision=positive("prior_precision", delta))
+    elif "scores" not in values and likelihood.noise_scale is None:
+        spec = replace(spec, prior_precision=1.0)  # the default before it was learned
+    if values.get("logit_scale", 0.0) is not None:
+        scale = positive("logit_scale", part(values, "logit_scale", float))
+        spec = replace(spec, logit_scale=scale if likelihood.has_logits else None)
     return spec
 
 
@@ -143,6 +173,7 @@ def read_given(values: Mapping[str, Any]) -> dict[str, Any]:
         raise MismatchError(f"expected {', '.join(GIVEN)} as they were given, got {sorted(stored)}")
     checks: dict[str, Callable[[str, Any], float]] = {
         "prior_precision": positive,
+        "logit_scale": positive,
         "num_outputs": whole,
         "batch_size": whole,
     }

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from sfr_cl.core.calibration import NO_SCORES, Scores
 from sfr_cl.core.predict import Predictor
 from sfr_cl.core.solve import Solved
-from sfr_cl.core.tune import SCALES
+from sfr_cl.core.state import State
 from sfr_cl.errors import ArgumentError
 from sfr_cl.likelihoods import Likelihood
 from sfr_cl.predictive import log_density
@@ -20,9 +20,6 @@ from sfr_cl.streaming.samples import Batch
 
 CALIBRATION_SAMPLES = 1000
 """Samples a scale of logits is chosen on, the latest with the greatest weight."""
-
-CAUTION = 5.0
-"""Nats that speak against a scale of e, or of 1/e, before any sample does."""
 
 BASELINE_SAMPLES = 1000
 RECENT_SAMPLES = 30
@@ -122,32 +119,26 @@ class ExcessNLL:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Nats that each scale of logits would have cost recently."""
+    """Scores of recent predictions, and the scale of logits they lead to."""
 
-    costs: tuple[float, ...] = tuple(CAUTION * math.log(scale) ** 2 for scale in SCALES)
-    scale: float = 1.0
-    """The one in use, until it is chosen again."""
+    scores: Scores = NO_SCORES
+    scale: float | None = None
+    """The one in use until it is chosen again, in one-hot units; ``None``: the usual one."""
 
-    def chosen(self) -> Calibration:
-        """With the cheapest scale."""
-        best = min(range(len(SCALES)), key=self.costs.__getitem__)
-        return replace(self, scale=SCALES[best])
+    def chosen(self, state: State) -> Calibration:
+        """With the scale of least cost, as a state reads it."""
+        reading, given = state.reading, state.spec.logit_scale
+        return replace(self, scale=self.scores.scale(reading, given) * reading.unit)
 
     def after(
-        self, likelihood: Likelihood, mean: Tensor, variance: Tensor | None, y: Tensor, link: str
+        self, solved: Solved, mean: Tensor, variance: Tensor | None, y: Tensor, link: str
     ) -> Calibration:
         """Samples whose f was predicted to have some mean and variance, ``[B, C]``."""
-        scales = torch.tensor(SCALES, dtype=mean.dtype, device=mean.device)[:, None, None]
-        variance = torch.zeros_like(mean) if variance is None else variance
-        means, variances = (scales * mean).flatten(0, 1), (scales**2 * variance).flatten(0, 1)
-        targets = y.repeat(len(SCALES), *[1] * (y.ndim - 1))
-        gained = log_density(likelihood.predictive(means, variances, link), targets)
-        nats = -gained.reshape(len(SCALES), len(y))
-        keep = 1 - 1 / CALIBRATION_SAMPLES
-        ages = torch.arange(len(y) - 1, -1, -1, dtype=nats.dtype, device=nats.device)
-        costs = (nats * keep**ages).sum(1).tolist()
-        pairs = zip(self.costs, costs, strict=True)
-        return replace(self, costs=tuple(keep ** len(y) * old + new for old, new in pairs))
+        state, keep = solved.state, 1 - 1 / CALIBRATION_SAMPLES
+        found = Scores.of(
+            solved.likelihood, state.reading, state.num_seen, mean, variance, y, link, keep
+        )
+        return replace(self, scores=self.scores * keep ** len(y) + found)
 
 
 def excess_nll(predictive: Distribution, y: Tensor) -> list[float]:
@@ -167,16 +158,17 @@ class Monitor:
     drifts: tuple[Drift, ...] = ()
     """Not told yet."""
 
-    @property
-    def scale(self) -> float:
-        """What logits are multiplied with."""
-        return 1.0 if self.calibration is None else self.calibration.scale
+    def scale(self, state: State) -> float:
+        """What the logits of a state are multiplied with."""
+        if self.calibration is None or self.calibration.scale is None:
+            return state.logit_scale
+        return self.calibration.scale / state.reading.unit
 
-    def flushed(self) -> Monitor:
-        """Calibrated again, when the samples scored so far are flushed."""
+    def flushed(self, state: State) -> Monitor:
+        """Calibrated again, when the samples scored so far are flushed into a state."""
         if self.calibration is None:
             return self
-        return replace(self, calibration=self.calibration.chosen())
+        return replace(self, calibration=self.calibration.chosen(state))
 
     def after(self, solved: Solved, batch: Batch, n_seen: int) -> Monitor:
         """Samples that come next, after ``n_seen`` others, predicted by a solved posterior."""
@@ -184,12 +176,13 @@ class Monitor:
         mean, variance = solved.moments(batch.features, link)
         calibration, excess, drifts = self.calibration, self.excess, self.drifts
         if excess is not None:
-            predictive = Predictor(solved, self.scale, link).of_latent(mean, variance)
+            scale = self.scale(solved.state)
+            predictive = Predictor(solved, scale, link).of_latent(mean, variance)
             for row, value in enumerate(excess_nll(predictive, y)):
                 excess = excess.after(value)
                 if excess.is_drift:
                     drifts = (*drifts, Drift(n_seen + row + 1, excess.score))
                     excess = ExcessNLL()
         if calibration is not None:
-            calibration = calibration.after(solved.likelihood, mean, variance, y, link)
+            calibration = calibration.after(solved, mean, variance, y, link)
         return Monitor(calibration, excess, drifts)

@@ -134,8 +134,8 @@ class StreamingPosterior:
             raise ArgumentError(f"expected an SFRPosterior, got {type(posterior).__name__}")
         spec = posterior.spec
         if posterior.is_fitted:  # a delta that was tuned, or given since, stays
-            delta = posterior.state.spec.prior_precision
-            spec = replace(spec, prior_precision=delta)
+            own = posterior.state.spec
+            spec = replace(spec, prior_precision=own.prior_precision, logit_scale=own.logit_scale)
         if spec.mean == "dual":
             raise ArgumentError(
                 "expected mean='natural' or 'network', got 'dual', which absorbs nothing: build "
@@ -163,7 +163,7 @@ class StreamingPosterior:
                 f"that would never leave a window, and whose residuals are unknown: let the stream "
                 f"learn them"
             )
-        self._spec, self._logit_scale = spec, posterior.logit_scale
+        self._spec = spec
         if posterior.is_fitted:
             solved = posterior.solved
             self._stream = self._init(
@@ -326,7 +326,7 @@ class StreamingPosterior:
                 that are not finite, or ``data`` can't be used.
             NotFittedError: if there are no inducing inputs yet.
         """
-        stream, z = self.state, self.inducing_inputs
+        stream, z = self.state.flush(), self.inducing_inputs
         held_out = list(data) if isinstance(data, Iterator) else data
         num_outputs = stream.state.num_outputs
         empty = self._over(_frozen(network, self._spec), z, num_outputs)
@@ -336,6 +336,7 @@ class StreamingPosterior:
                 f"{empty.num_outputs}"
             )
         before, after = copy.copy(self), copy.copy(self)
+        before._stream, before._solved = stream, None
         after._stream = operations.relinearized(stream, empty)
         divergence = operations.divergence(before.predict(z), after.predict(z))
         costs = [None if held_out is None else each.nlpd(held_out) for each in (before, after)]
@@ -506,7 +507,7 @@ class StreamingPosterior:
             likelihood = likelihood.with_settings({**likelihood.settings(), "learn": False})
         state = state.with_spec(likelihood=likelihood)
         spec = replace(self._spec, likelihood=likelihood)
-        return _posterior(spec, state, self.logit_scale)
+        return _posterior(spec, state.with_spec(logit_scale=self.logit_scale))
 
     @property
     def state(self) -> StreamState:
@@ -564,8 +565,10 @@ class StreamingPosterior:
     @property
     def logit_scale(self) -> float:
         """What logits are multiplied with before the link."""
-        scale = 1.0 if self._stream is None else self._stream.monitor.scale
-        return self._logit_scale * scale
+        stream = self._stream
+        if stream is None:
+            return self._spec.logit_scale or 1.0
+        return stream.monitor.scale(stream.solved.state)
 
     num_learned = _renamed_property("num_learned", "n_seen")
     coverage = _renamed_property("coverage", "residual_bound")
@@ -662,9 +665,13 @@ class StreamingPosterior:
         excess = None if on_drift is None else stream.monitor.excess or ExcessNLL()
         loaded = object.__new__(cls)
         loaded._on_drift = callback(on_drift, posterior.likelihood)
-        delta, outputs = posterior.state.spec.prior_precision, posterior.num_outputs
-        loaded._spec = replace(posterior.spec, num_outputs=outputs, prior_precision=delta)
-        loaded._logit_scale = posterior.logit_scale
+        own = posterior.state.spec
+        loaded._spec = replace(
+            posterior.spec,
+            num_outputs=posterior.num_outputs,
+            prior_precision=own.prior_precision,
+            logit_scale=own.logit_scale,
+        )
         loaded._settings = stream.settings
         loaded._stream = replace(stream, monitor=replace(stream.monitor, excess=excess))
         loaded._features = features
@@ -694,7 +701,7 @@ class StreamingPosterior:
         if spec.likelihood.learns_noise:  # whatever it is by now
             spec = replace(spec, likelihood=spec.likelihood.with_noise(1.0))
         state = self.state.state.with_spec(prior_precision=spec.prior_precision)
-        return _posterior(spec, state, self._logit_scale)
+        return _posterior(spec, state)
 
     def _over(self, network: FrozenNetwork, z: Inputs, num_outputs: int | None = None) -> State:
         """An empty state over inducing inputs, with ``num_outputs`` if any number will do."""
@@ -726,7 +733,8 @@ class StreamingPosterior:
         solved = self._first(x).solved if stream is None else self._latest(stream)
         basis = solved.state.basis
         x = basis.like(basis.prepare(x, "inputs to predict"))
-        return Predictor(solved, self.logit_scale, self._spec.link), x
+        scale = solved.state.logit_scale if stream is None else stream.monitor.scale(solved.state)
+        return Predictor(solved, scale, self._spec.link), x
 
     def _latest(self, stream: StreamState) -> Solved:
         """All sums solved, or those of a moment that staleness permits."""
@@ -735,10 +743,10 @@ class StreamingPosterior:
         return self._solved[0]
 
 
-def _posterior(spec: Spec, state: State, logit_scale: float) -> SFRPosterior:
+def _posterior(spec: Spec, state: State) -> SFRPosterior:
     basis = inducing(state)
     network = basis.network.module
-    return SFRPosterior.of(spec, network, state, inducing=basis.z, logit_scale=logit_scale)
+    return SFRPosterior.of(spec, network, state, inducing=basis.z)
 
 
 def _frozen(network: nn.Module, spec: Spec) -> FrozenNetwork:

@@ -103,7 +103,7 @@ class StreamState:
             settings=settings,
             flushed=Flushed(state, Window() if window or choosing else None, settings.block),
             monitor=Monitor(
-                Calibration() if calibrates else None, ExcessNLL() if watched else None
+                Calibration(state.scores) if calibrates else None, ExcessNLL() if watched else None
             ),
             clock=-1.0 if settings.discount_per == "sample" else -math.inf,
             choosing=choosing,
@@ -202,7 +202,7 @@ class StreamState:
             pending=(),
             rebuilt=rebuilt,
             candidates=candidates.having_seen(batch) if self.settings.swap else candidates,
-            monitor=self.monitor.flushed(),
+            monitor=self.monitor.flushed(self.state.with_sums(totals.sums)),
         )
 
     def weights(self, samples: Samples) -> Tensor | None:

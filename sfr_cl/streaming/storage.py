@@ -10,11 +10,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
+from sfr_cl.core.calibration import GRID, Scores
 from sfr_cl.core.state import State
 from sfr_cl.core.sums import DualSums
 from sfr_cl.core.transfer import inducing
+from sfr_cl.core.tune import SCALES
+from sfr_cl.data.arguments import positive
 from sfr_cl.data.inputs import Inputs, leaves
 from sfr_cl.errors import ArgumentError, FileError, MismatchError
 from sfr_cl.io import files, snapshot
@@ -32,6 +37,7 @@ from sfr_cl.streaming.window import Totals, Window
 T = TypeVar("T")
 
 FORMAT = "sfr-cl stream 1"
+OLD_CAUTION = 5.0
 MARK = "stream."
 
 SAMPLES = ("y", "times", "scale")
@@ -162,7 +168,8 @@ def _stored(stream: StreamState) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "fresh": rebuilt and {"coverage": asdict(rebuilt.residual), "count": rebuilt.count},
         "coverage": asdict(stream.residual),
         "looked_at": found.looked_at,
-        "calibration": monitor.calibration and asdict(monitor.calibration),
+        "calibration": monitor.calibration
+        and {"scores": monitor.calibration.scores.plain(), "scale": monitor.calibration.scale},
         "surprise": monitor.excess and asdict(monitor.excess),
     }
     times = {"clock": stream.clock, "now": stream.now, "exact_since": stream.exact_since}
@@ -189,7 +196,7 @@ def _restored(
         rebuilt = Totals(sums, _residual(stored), part(stored, "count", int))
     calibration, excess = (_optional(values, name, dict) for name in ("calibration", "surprise"))
     monitor = Monitor(
-        None if calibration is None else _calibration(calibration),
+        None if calibration is None else _calibration(calibration, state),
         None if excess is None else ExcessNLL(**excess),
     )
     settings = Settings.from_plain(part(values, "settings", dict))
@@ -229,8 +236,22 @@ def _residual(values: Mapping[str, Any]) -> ResidualBound:
     return ResidualBound(**part(values, "coverage", dict))
 
 
-def _calibration(found: dict[str, Any]) -> Calibration:
-    return Calibration(tuple(map(float, part(found, "costs", list))), part(found, "scale", float))
+def _calibration(found: dict[str, Any], state: State) -> Calibration:
+    if "costs" in found:
+        return _old_calibration(part(found, "costs", list), part(found, "scale", float), state)
+    scale = found.get("scale")
+    return Calibration(
+        Scores.from_plain(part(found, "scores", dict)),
+        None if scale is None else positive("scale", scale),
+    )
+
+
+def _old_calibration(costs: list[float], scale: float, state: State) -> Calibration:
+    """Of version 0.1.0: by the scale of f itself, its prior among the costs."""
+    unit, logs = state.reading.unit * (state.spec.logit_scale or 1.0), np.log(SCALES)
+    nats = np.asarray(costs, dtype=np.float64) - OLD_CAUTION * logs**2
+    found = np.interp(GRID.log().numpy(), logs + math.log(unit), nats)
+    return Calibration(Scores(torch.from_numpy(found), state.num_seen), scale * unit)
 
 
 def _columns(name: str, x: Inputs, *columns: Tensor) -> dict[str, Tensor]:

@@ -36,7 +36,7 @@ def problem(name: str, count: int = 200) -> tuple[str, nn.Module, Tensor, Tensor
 
 
 def assert_same(left: SFRPosterior, right: SFRPosterior, test: Tensor, tolerance: float) -> None:
-    """The same posterior: sums, moments, evidence."""
+    """The same posterior: sums, moments, evidence. Scores of predictions are an estimate."""
     a, b = left.predict_f(test), right.predict_f(test)
     for u, v in ((a.mean, b.mean), (a.variance, b.variance)):
         assert (u - v).abs().max() <= tolerance * v.abs().max()
@@ -45,6 +45,8 @@ def assert_same(left: SFRPosterior, right: SFRPosterior, test: Tensor, tolerance
     assert left.num_data == right.num_data
     stored, expected = left.state_dict()["tensors"], right.state_dict()["tensors"]
     for name, value in expected.items():
+        if name.startswith("forecast."):
+            continue
         difference = (stored[name].double() - value.double()).abs().max()
         assert difference <= tolerance * max(1.0, value.double().abs().max()), name
 
@@ -56,7 +58,8 @@ def test_batches_order_parts_and_files_do_not_matter(name: str, dtype, tmp_path)
     # Whitening multiplies rounding by the root of the kernel matrix's condition number: fewer
     # inducing inputs where the kernel has low rank, or changes by 3e-7 with the size of a batch.
     z = x[: 25 if dtype == torch.float64 and name != "last layer" else 8]
-    options = {**OPTIONS[name], "inducing": z, "dtype": dtype}
+    delta = None if name == "regression" else 1.0
+    options = {**OPTIONS[name], "inducing": z, "dtype": dtype, "prior_precision": delta}
 
     def new(**more) -> SFRPosterior:
         return SFRPosterior(network, likelihood, **options, **more)
@@ -117,7 +120,9 @@ def test_half_of_ten_thousand_forgotten_equals_the_other_half(name: str) -> None
 @pytest.mark.parametrize("name", OPTIONS)
 def test_growing_the_inducing_inputs_leaves_predictions_unchanged(name: str) -> None:
     likelihood, network, x, y, test = problem(name)
-    posterior = SFRPosterior(network, likelihood, inducing=x[:25], **OPTIONS[name]).fit((x, y))
+    delta = None if name == "regression" else 1.0
+    options = {**OPTIONS[name], "prior_precision": delta}
+    posterior = SFRPosterior(network, likelihood, inducing=x[:25], **options).fit((x, y))
     before = posterior.predict_f(test)
     evidence = posterior.log_marginal_likelihood()
     after = posterior.add_inducing(test[:10]).predict_f(test)

@@ -290,6 +290,7 @@ def test_settings_that_are_not_the_files(tmp_path: Path) -> None:
         load(Counted())
 
 
+@pytest.mark.filterwarnings("ignore:the best scale of logits lies at the edge")
 def test_the_next_fit_starts_as_it_was_given(tmp_path: Path) -> None:
     options = {"prior_precision": 7.0, "batch_size": 5, "num_outputs": 4}
     posterior = fitted(**options).tune_prior_precision(data(seed=5))
@@ -386,11 +387,12 @@ def test_file_is_tensors_and_plain_values_and_nothing_else(tmp_path: Path) -> No
 
 
 def test_a_file_holds_no_data_but_the_inducing_inputs(tmp_path: Path) -> None:
-    posterior = fitted()
+    posterior = fitted().update(data())
     posterior.save(tmp_path / "p")
     small = (tmp_path / "p").stat().st_size
     posterior.update(data(rows=999)).save(tmp_path / "p")
-    assert abs((tmp_path / "p").stat().st_size - small) <= 16
+    # Scores and delta are numbers with more or fewer digits.
+    assert abs((tmp_path / "p").stat().st_size - small) <= 300
 
 
 @pytest.mark.parametrize("function", ["replace", "fsync", "serialise"])
@@ -604,7 +606,7 @@ def test_no_network(tmp_path: Path, kind: Any) -> None:
 # load_state_dict --------------------------------------------------------------------------------
 
 STATE = fitted("regression", noise_variance=0.5).update(data("regression", seed=3)).state_dict()
-LATER = ("given", "custom_likelihood")
+LATER = ("given", "custom_likelihood", "scores", "forecast")
 """Not in files of version 0.1.0."""
 
 SOLVED = [name for name in STATE["tensors"] if not name.startswith(("network.", "inducing."))]
@@ -676,8 +678,8 @@ def test_sums_of_another_precision(name: str) -> None:
 @pytest.mark.parametrize("value", [None, "x", -1, [], {"x": 1}], ids=repr)
 @pytest.mark.parametrize("name", STATE["values"])
 def test_wrong_value(name: str, value: Any) -> None:
-    if name == "prior_precision" and value is None:
-        pytest.skip("None is a value: learned, or 1")
+    if name in ("prior_precision", "logit_scale", "forecast") and value is None:
+        pytest.skip("None is a value: learned, or none yet")
     refuses_state(changed("values", name, value))
 
 

@@ -252,9 +252,8 @@ def test_relinearized_workers_are_not_forgotten_wrongly() -> None:
 def test_what_relinearizing_costs_is_that_of_predictions() -> None:
     x, y = samples()
     fitted = posterior().fit((x, y))
-    fitted = SFRPosterior.of(  # as tuning would choose the scale
-        fitted.spec, fitted.network, fitted.state, logit_scale=3.0
-    )
+    state = fitted.state.with_spec(logit_scale=3.0)  # as tuning would choose it
+    fitted = SFRPosterior.of(fitted.spec, fitted.network, state)
     live = StreamingPosterior(fitted, calibrate=False)
     assert live.logit_scale == 3.0
     z = live.inducing_inputs
