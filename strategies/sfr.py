@@ -95,10 +95,15 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
             **base_kwargs,
         )
 
-    def train(self, *args: Any, **kwargs: Any) -> None:
-        """Train on experiences; however it ends, evaluation sees the posterior again."""
+    def train(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Train on experiences; however it ends, evaluation sees the posterior again.
+
+        Returns:
+            The last values of the metrics, as of every strategy.
+        """
         try:
-            super().train(*args, **kwargs)
+            found: dict[str, Any] = super().train(*args, **kwargs)
+            return found
         finally:
             self.sfr.training_is_over()
 

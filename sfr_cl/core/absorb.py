@@ -15,7 +15,7 @@ from sfr_cl.core.predict import Predictor
 from sfr_cl.core.solve import Solved
 from sfr_cl.core.state import State
 from sfr_cl.core.sums import SEEN, DualSums
-from sfr_cl.data.inputs import Inputs
+from sfr_cl.data.inputs import Inputs, take
 
 
 class Absorption:
@@ -48,10 +48,16 @@ class Absorption:
     @torch.inference_mode(False)
     @torch.no_grad()
     def step(self, x: Inputs, y: Tensor) -> Distribution:
-        """What the posterior says of a batch that is then added."""
-        predictor = self._predictor
-        features = self._add(*self._start.checked_pair(x, y), diagonal=predictor.needs_variance)
-        return predictor.of_latent(*predictor.solved.moments(features, predictor.link))
+        """What the posterior says of a batch that is then added, in parts that memory holds."""
+        predictor, size, moments = self._predictor, self._start.basis.batch_size, []
+        x, y = self._start.checked_pair(x, y)
+        for start in range(0, len(y), size):
+            rows = slice(start, start + size)
+            features = self._add(take(x, rows), y[rows], diagonal=predictor.needs_variance)
+            moments.append(predictor.solved.moments(features, predictor.link))
+        mean = torch.cat([each for each, _ in moments])
+        variances = [each for _, each in moments if each is not None]
+        return predictor.of_latent(mean, torch.cat(variances) if variances else None)
 
     @torch.no_grad()
     def add(self, x: Inputs, y: Tensor) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sfr_cl import SFRPosterior
+from sfr_cl.core.basis import Features, InducingInputs
 from sfr_cl.core.transfer import Sites
 from sfr_cl.errors import ArgumentError, MismatchError
 from support.oracles import ntk
@@ -212,6 +213,24 @@ def test_a_posterior_without_data_predicts_the_prior() -> None:
     same = SFRPosterior(mlp(), "classification", inducing=z).fit(data())
     x = inputs(seed=5)
     assert torch.allclose(empty.update(data()).predict_f(x).mean, same.predict_f(x).mean)
+
+
+def test_an_absorption_keeps_to_the_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, whole = fitted(batch_size=5), fitted()
+    (x, y), seen = data(rows=24, seed=6), []
+    original = InducingInputs.features
+
+    def watched(self: InducingInputs, x: Tensor, *, diagonal: bool = False) -> Features:
+        seen.append(len(x))
+        return original(self, x, diagonal=diagonal)
+
+    expected = whole.absorption().step(x, y).probs
+    monkeypatch.setattr(InducingInputs, "features", watched)
+    absorption = parts.absorption()
+    assert torch.allclose(absorption.step(x, y).probs, expected, atol=1e-9)
+    absorption.finish()
+    assert max(seen) == 5
+    assert parts.num_data == 48
 
 
 @pytest.mark.parametrize("kind", ["classification", "binary", "regression"])

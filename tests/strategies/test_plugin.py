@@ -447,3 +447,22 @@ def test_a_custom_loop_in_mixed_precision_is_held_alike() -> None:
     assert mixed[0] == plain[0]
     for ours, expected in zip(mixed[1], plain[1], strict=True):
         assert torch.equal(ours, expected)
+
+
+def test_training_gives_its_metrics_as_every_strategy_does() -> None:
+    benchmark = class_benchmark()
+    found = []
+    for kind, options in ((SFR, {"num_inducing": 8, "verbose": False}), (Naive, {})):
+        model = single_head()
+        strategy = kind(
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), 0.1),
+            criterion=nn.CrossEntropyLoss(),
+            train_mb_size=16,
+            evaluator=silent(accuracy_metrics(epoch=True)),
+            **options,
+        )
+        found.append(strategy.train(benchmark.train_stream[0]))
+    assert found[0].keys() == found[1].keys()
+    assert all(0 <= value <= 1 for value in found[0].values())
+    assert found[0]
