@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -466,3 +468,11 @@ def test_training_gives_its_metrics_as_every_strategy_does() -> None:
     assert found[0].keys() == found[1].keys()
     assert all(0 <= value <= 1 for value in found[0].values())
     assert found[0]
+
+
+def test_without_avalanche_the_extra_is_named() -> None:
+    code = "import sys; sys.modules['avalanche'] = None; import sfr_cl.strategies"
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "sfr-cl[strategies]" in result.stderr.splitlines()[-1]
