@@ -33,7 +33,7 @@ from .experiences import (
     task_labels,
 )
 from .models import Head, TaskView
-from .predictive import ABSENT, Predictive, rows_by_label, values_of
+from .predictive import ABSENT, Predictive, of_own_classes, rows_by_label, values_of
 from .progress import shown
 
 Posteriors = dict[int | None, SFRPosterior]
@@ -49,7 +49,8 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
     of experiences, and nothing is stored but the sums.
 
     While data is absorbed, ``mb_output`` is what the posterior predicted before the experience.
-    Classes that were never seen share what probability is left; beyond the outputs of the model
+    Classes that were never seen share what probability is left (with task labels they have none:
+    the label tells the head); beyond the outputs of the model
     and the classes seen it is that of a unit Avalanche masks.
 
     Args:
@@ -234,6 +235,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
             if label not in passes:
                 passes[label] = posteriors[label].absorption()
             predictive = passes[label].step(self.mb_x[rows], self.mb_y[rows])
+            predictive = of_own_classes(posteriors[label], predictive, label)
             outputs[rows] = values_of(predictive, outputs[rows])
         return outputs, predictive if len(parts) == 1 else None
 

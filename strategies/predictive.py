@@ -11,6 +11,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 
 from sfr_cl import SFRPosterior
 from sfr_cl.core import tune
+from sfr_cl.core.sums import SEEN
 from sfr_cl.errors import ArgumentError
 
 from .consolidation import joined
@@ -60,7 +61,8 @@ class Predictive:
         found, predictive = outputs.detach().clone(), None
         for label, rows in rows_by_label(labels):
             if label in self._posteriors:
-                predictive = self._posteriors[label].predict(x[rows])
+                posterior = self._posteriors[label]
+                predictive = of_own_classes(posterior, posterior.predict(x[rows]), label)
                 found[rows] = values_of(predictive, outputs[rows])
         return found, predictive if labels is None or len(labels.unique()) == 1 else None
 
@@ -103,6 +105,18 @@ def _thinned(recipe: Recipe, head: Head, task: Task, size: int) -> Task:
     rows = torch.linspace(0, len(task.z) - 1, max(1, size)).round().long()
     found = recipe.projected(head, joined([task], head.size), task.z[rows])
     return replace(task, predictive=found)
+
+
+def of_own_classes(
+    posterior: SFRPosterior, predictive: Distribution, label: int | None
+) -> Distribution:
+    """What a head predicts: of the classes it has seen, where the task label tells the head."""
+    if label is None or not isinstance(predictive, Categorical):
+        return predictive
+    seen = posterior.state.sums.seen > SEEN
+    if not bool(seen.any()):
+        return predictive
+    return type(predictive)(logits=predictive.logits.masked_fill(~seen, ABSENT))
 
 
 def values_of(predictive: Distribution, outputs: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from avalanche.benchmarks import benchmark_from_datasets
+from avalanche.benchmarks import benchmark_from_datasets, nc_benchmark
 from avalanche.benchmarks.utils import as_classification_dataset, concat_datasets
 from avalanche.benchmarks.utils.data import AvalancheDataset
 from avalanche.core import SupervisedPlugin
@@ -21,6 +21,7 @@ from torch.utils.data import TensorDataset
 from sfr_cl import SFRPosterior, greedy
 from sfr_cl.errors import ArgumentError
 from sfr_cl.strategies import SFR, SFRConditioning, nlpd_metrics
+from sfr_cl.strategies.predictive import Predictive
 from sfr_cl.testing.streams import (
     CLASSES,
     Labelled,
@@ -293,6 +294,43 @@ def test_every_head_has_a_posterior() -> None:
     assert min(v for k, v in found.items() if k.startswith("Top1_Acc_Stream")) > 0.9
     with pytest.raises(ArgumentError, match=r"use posteriors\[label\]"):
         _ = strategy.posterior
+
+
+@pytest.mark.parametrize("kind", ["conditioning", "sfr"])
+def test_a_head_predicts_its_own_classes_only(kind: str) -> None:
+    """With class ids that are global, as Avalanche gives them by default."""
+    benchmark = nc_benchmark(
+        Labelled(*blobs(1)),
+        Labelled(*blobs(2)),
+        3,
+        task_labels=True,
+        fixed_class_order=list(range(CLASSES)),
+        class_ids_from_zero_in_each_exp=False,
+    )
+    model, evaluator = MultiHead(), silent(nlpd_metrics(stream=True))
+    if kind == "conditioning":
+        strategy = conditioning(model, evaluator=evaluator)
+    else:
+        strategy = SFR(
+            model=model,
+            optimizer=torch.optim.Adam(model.parameters(), 1e-2),
+            num_inducing=10,
+            predict_with="posterior",
+            train_epochs=5,
+            evaluator=evaluator,
+            verbose=False,
+        )
+    trained(strategy, benchmark.train_stream)
+    found = strategy.eval(benchmark.test_stream)
+    posteriors = (
+        strategy.sfr.predictive(model) if kind == "sfr" else Predictive(strategy.posteriors)
+    )
+    x, _ = blobs(2)
+    for label in range(3):
+        _, predictive = posteriors.predict(x, torch.full((len(x),), label))
+        own = predictive.probs[:, 2 * label : 2 * label + 2].sum(1)
+        assert torch.allclose(own, torch.ones_like(own), atol=1e-12)
+    assert min(v for k, v in found.items() if k.startswith("NLPD_Stream")) < 0.3
 
 
 @pytest.mark.parametrize(
