@@ -37,7 +37,7 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
     >>> optimizer = torch.optim.Adam(model.parameters(), 0.03)
     >>> strategy = SFR(model=model, optimizer=optimizer, num_inducing=8, evaluator=silent())
     >>> for experience in class_benchmark().train_stream:
-    ...     strategy.train(experience)
+    ...     _ = strategy.train(experience)
     >>> [sorted(task.classes) for task in strategy.sfr.tasks]
     [[0, 1], [2, 3], [4, 5]]
     """
