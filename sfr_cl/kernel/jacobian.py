@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 
 from sfr_cl.data.inputs import Inputs
-from sfr_cl.kernel.network import FrozenNetwork, as_real
+from sfr_cl.kernel.frozen import Frozen, as_real
 
 
 @torch.no_grad()
-def jacobian(network: FrozenNetwork, num_outputs: int, x: Inputs) -> tuple[Tensor, Tensor]:
+def jacobian(network: Frozen, num_outputs: int, x: Inputs) -> tuple[Tensor, Tensor]:
     """J(x) of the first outputs by the network's parameters, ``[C, B, P]``, and f ``[B, C]``."""
 
     def outputs(parameters: dict[str, Tensor], row: Inputs) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from sfr_cl.data.inputs import Inputs
-from sfr_cl.kernel.network import Call, FrozenNetwork, graph_leaves, no_lost_gradients
+from sfr_cl.kernel.frozen import Call, Frozen
+from sfr_cl.kernel.passes import graph_leaves, no_lost_gradients
 from sfr_cl.kernel.rules import RULES
 
 
@@ -29,7 +30,7 @@ class Layer:
         return [getattr(self.module, name) for name in self.names]
 
 
-def activations(network: FrozenNetwork, row: Inputs) -> int:
+def activations(network: Frozen, row: Inputs) -> int:
     """Numbers a forward pass makes on the way for one input, patches of convolutions included."""
     total = 0
 
@@ -51,7 +52,7 @@ def activations(network: FrozenNetwork, row: Inputs) -> int:
     return total
 
 
-def covered_layers(network: FrozenNetwork, x: Inputs) -> list[Layer]:
+def covered_layers(network: Frozen, x: Inputs) -> list[Layer]:
     """Layers that a rule knows, called once on all rows, with parameters used nowhere else."""
     modules = [
         module

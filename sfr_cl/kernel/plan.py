@@ -30,16 +30,11 @@ from torch import Tensor, nn
 from sfr_cl.data.inputs import Inputs, take
 from sfr_cl.errors import ArgumentError, DataError, SFRError
 from sfr_cl.kernel.factors import Direct, Last, Outer, Stack
+from sfr_cl.kernel.frozen import TOLERANCE, Call, flattened, mixture
 from sfr_cl.kernel.jacobian import jacobian
 from sfr_cl.kernel.layers import Layer, activations, covered_layers, is_last
-from sfr_cl.kernel.network import (
-    TOLERANCE,
-    Call,
-    FrozenNetwork,
-    flattened,
-    graph_leaves,
-    mixture,
-)
+from sfr_cl.kernel.network import FrozenNetwork
+from sfr_cl.kernel.passes import graph_leaves
 from sfr_cl.kernel.rules import RULES
 
 Factor = Outer | Last | Direct

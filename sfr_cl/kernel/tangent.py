@@ -31,7 +31,8 @@ from sfr_cl.data.inputs import Inputs, length, take
 from sfr_cl.errors import DataError
 from sfr_cl.kernel.factors import Direct, Last, Outer, Stack, joined
 from sfr_cl.kernel.layers import Layer
-from sfr_cl.kernel.network import LOCK, FrozenNetwork
+from sfr_cl.kernel.network import FrozenNetwork
+from sfr_cl.kernel.passes import LOCK
 from sfr_cl.kernel.plan import Plan, Unfit
 from sfr_cl.kernel.precision import without_autocast
 
