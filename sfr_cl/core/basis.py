@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sfr_cl.core.linalg import JITTER, cholesky, extend_cholesky
+from sfr_cl.core.linalg import JITTER, cholesky, extend_cholesky, transposed_solve
 from sfr_cl.data import memory
 from sfr_cl.data.inputs import (
     Inputs,
@@ -118,6 +118,10 @@ class Basis(ABC):
         """phi of prepared inputs."""
 
     @abstractmethod
+    def along(self, vectors: Tensor) -> Callable[[Inputs], tuple[Tensor, Tensor]]:
+        """What gives f, and phi(x)' ``vectors`` ``[B, C]``, of prepared inputs without phi."""
+
+    @abstractmethod
     def gram(self, x: Inputs) -> Tensor:
         """kappa(x, x) of prepared inputs, ``[K, B, B]``."""
 
@@ -190,6 +194,9 @@ class InducingInputs(Basis):
         )
         found = None if values.diagonal is None else values.diagonal.double()
         return Features(values.outputs, phi, found)
+
+    def along(self, vectors: Tensor) -> Callable[[Inputs], tuple[Tensor, Tensor]]:
+        return self.at_z.along(transposed_solve(self.factor, vectors))
 
     def gram(self, x: Inputs) -> Tensor:
         return self.kernel.gram(x)

@@ -13,7 +13,7 @@ from sfr_cl.core import evaluate
 from sfr_cl.core.basis import Features
 from sfr_cl.core.linalg import JITTER, cholesky
 from sfr_cl.core.solve import Solved, Sweep
-from sfr_cl.data.inputs import Inputs, concat, length, take
+from sfr_cl.data.inputs import Inputs, concat
 from sfr_cl.errors import DataError
 from sfr_cl.predictive import Normal, of_likelihood
 
@@ -56,25 +56,23 @@ class Predictor:
         return self.of_latent(*self._moments(x, variance=self.needs_variance))
 
     def _moments(self, x: Inputs, *, variance: bool) -> tuple[Tensor, Tensor | None]:
-        solved = self.solved
-        direction = solved.direction if self.by_weights and not variance else None
-        if direction is not None:
-            return self._means_by_weights(x, direction), None
-        means, variances = [], []
-        for _, features in solved.state.walk(x, diagonal=variance, what=PREDICTED):
+        if not variance:
+            return self._means(x), None
+        solved, means, variances = self.solved, [], []
+        for _, features in solved.state.walk(x, diagonal=True, what=PREDICTED):
             means.append(solved.mean(features))
-            if variance:
-                variances.append(solved.variance(features))
-        found = torch.cat(means), torch.cat(variances) if variance else None
+            variances.append(solved.variance(features))
+        found = torch.cat(means), torch.cat(variances)
         require_finite(*found)
         return found
 
-    def _means_by_weights(self, x: Inputs, direction: dict[str, Tensor]) -> Tensor:
-        state, means = self.solved.state, []
-        network, size = state.basis.network, state.basis.batch_size
-        x = state.basis.prepare(x, PREDICTED)
-        for start in range(0, length(x), size):
-            batch = take(x, slice(start, start + size))
+    def _means(self, x: Inputs) -> Tensor:
+        solved, state, means = self.solved, self.solved.state, []
+        network, direction = state.basis.network, solved.direction if self.by_weights else None
+        for batch in state.batches(x, PREDICTED):
+            if direction is None:
+                means.append(solved.mean_at(batch))
+                continue
             part = network.tangent(batch, direction).double()
             means.append(network(batch).double() + part if state.spec.mean == "network" else part)
         found = torch.cat(means)

@@ -11,7 +11,7 @@ for ``"network"``, and alpha / delta for ``"dual"``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,7 +24,9 @@ from sfr_cl.core.linalg import Precision, Spectrum
 from sfr_cl.core.modes import Conditional
 from sfr_cl.core.state import State
 from sfr_cl.core.sums import SEEN, Terms
+from sfr_cl.data.inputs import Inputs
 from sfr_cl.errors import ArgumentError
+from sfr_cl.kernel.tangent import times
 from sfr_cl.likelihoods import Likelihood, Noise
 
 
@@ -102,11 +104,22 @@ class Solved:
             return None
         return self.state.basis.direction(self.coefficients)
 
+    @cached_property
+    def _along(self) -> Callable[[Inputs], tuple[Tensor, Tensor]]:
+        return self.state.basis.along(self.coefficients)
+
+    def mean_at(self, x: Inputs) -> Tensor:
+        """Mean of f at prepared inputs, ``[B, C]``: what :meth:`mean` gives, without phi."""
+        if self.precision.is_updated:
+            return self.mean(self.state.basis.features(x))
+        outputs, mean = self._along(x)
+        return _with_prior(self.state, outputs, mean)
+
     def mean(self, features: Features) -> Tensor:
         """Mean of f, ``[B, C]``."""
         if self.precision.is_updated:
             mean = self.precision.products(features.phi, self.vectors)
-            return _with_prior(self.state, features, mean)
+            return _with_prior(self.state, features.outputs, mean)
         return _mean(self.state, features, self.coefficients)
 
     def variance(self, features: Features) -> Tensor:
@@ -200,14 +213,11 @@ def _as_column(noise: Noise | None, like: Tensor) -> Tensor:
 
 
 def _mean(state: State, features: Features, coefficients: Tensor) -> Tensor:
-    phi = features.phi
-    if len(phi) == 1:
-        return _with_prior(state, features, phi[0] @ coefficients.mT)
-    return _with_prior(state, features, torch.einsum("cbm,cm->bc", phi, coefficients))
+    return _with_prior(state, features.outputs, times(features.phi, coefficients))
 
 
-def _with_prior(state: State, features: Features, mean: Tensor) -> Tensor:
-    return features.outputs.double() + mean if state.spec.mean == "network" else mean
+def _with_prior(state: State, outputs: Tensor, mean: Tensor) -> Tensor:
+    return outputs.double() + mean if state.spec.mean == "network" else mean
 
 
 def _variance(state: State, features: Features, within: Tensor, delta: float) -> Tensor:

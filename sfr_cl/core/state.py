@@ -112,10 +112,14 @@ class State:
         self, x: Inputs, *, diagonal: bool = False, what: str = "inputs"
     ) -> Iterator[tuple[Inputs, Features]]:
         """Batches of inputs, prepared, and their features."""
+        for batch in self.batches(x, what):
+            yield batch, self.basis.features(batch, diagonal=diagonal)
+
+    def batches(self, x: Inputs, what: str = "inputs") -> Iterator[Inputs]:
+        """Inputs, prepared, in batches that memory holds."""
         x = self.basis.prepare(x, what)
         for start in range(0, length(x), self.basis.batch_size):
-            batch = take(x, slice(start, start + self.basis.batch_size))
-            yield batch, self.basis.features(batch, diagonal=diagonal)
+            yield take(x, slice(start, start + self.basis.batch_size))
 
     # Adding -------------------------------------------------------------------------------------
 

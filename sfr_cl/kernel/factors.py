@@ -35,6 +35,25 @@ class Direct:
         """Squared norms, ``[C, B]``."""
         return self.rows.square().sum(2)
 
+    def direction_size(self, shared: bool) -> int | None:
+        """Numbers of a direction of :meth:`directions`; ``None`` where there is none."""
+        outputs, _, size = self.rows.shape
+        return outputs * size if shared else size
+
+    def directions(self, vectors: Tensor, shared: bool) -> Tensor:
+        """sum_b v_b J_b for vectors v ``[C, B]``, in their precision; each output's J by itself,
+        unless they share a kernel."""
+        if shared:
+            return vectors @ _join(self.rows).to(vectors)
+        return torch.einsum("cb,cbd->cd", vectors, self.rows.to(vectors))
+
+    def along(self, directions: Tensor, shared: bool) -> Tensor:
+        """Inner products with directions, ``[B, C]``."""
+        directions = directions.to(self.rows)
+        if shared:
+            return _join(self.rows) @ directions.mT
+        return torch.einsum("cbd,cd->bc", self.rows, directions)
+
     def mixed(self, weights: Tensor) -> Tensor:
         """Squared norm of the sum over outputs and inputs with some weights, ``[C, B]``."""
         return (weights.flatten() @ self.rows.flatten(0, 1)).square().sum()
@@ -97,6 +116,11 @@ class Outer:
         gram = a @ b.mT if a.is_floating_point() else (a[:, None] == b).to(self.g.dtype)
         return gram.add_(1) if self.bias else gram
 
+    def direction_size(self, shared: bool) -> int | None:
+        """None: a direction of every vector would cost more than :meth:`inner`."""
+        del shared
+        return None
+
     def norms(self) -> Tensor:
         """As :meth:`Direct.norms`."""
         if self.g.shape[2] == 1 and self.a.is_floating_point():
@@ -139,6 +163,21 @@ class Last:
     def norms(self) -> Tensor:
         """As :meth:`Direct.norms`."""
         return self.a.square().sum(1).expand(self.num_outputs, -1)
+
+    def direction_size(self, shared: bool) -> int | None:
+        """As :meth:`Direct.direction_size`."""
+        del shared
+        return self.a.shape[1]
+
+    def directions(self, vectors: Tensor, shared: bool) -> Tensor:
+        """As :meth:`Direct.directions`."""
+        found = vectors @ self.a.to(vectors)
+        return self.num_outputs * found if shared else found
+
+    def along(self, directions: Tensor, shared: bool) -> Tensor:
+        """As :meth:`Direct.along`."""
+        del shared
+        return self.a @ directions.to(self.a).mT
 
     def mixed(self, weights: Tensor) -> Tensor:
         """As :meth:`Direct.mixed`."""

@@ -271,12 +271,80 @@ class AtInducing:
         names = ("_kernel", "_z", "_batch_size", "_size")
         return {name: value for name, value in vars(self).items() if name in names}
 
+    def along(self, vectors: Tensor) -> Along:
+        """kappa(x, Z) v for vectors v, ``[C, M]``."""
+        return Along(self._kernel, self._gradients, vectors)
+
     @settled
     def __call__(self, x: Inputs, *, diagonal: bool = False) -> KernelValues:
         outputs, stack = self._kernel.stack(x, self._size)
         parts = [self._kernel.inner(stack, part) for part in self._gradients]
         cross = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
         return KernelValues(outputs, cross, self._kernel.norms(stack) if diagonal else None)
+
+
+class Along:
+    """kappa(x, Z) v for C vectors v that are fixed: derivatives of f along sum_m v_m J(z_m).
+
+    These directions are made once, one for each vector and layer, where an inner product with them
+    costs less than kappa(x, Z) and its product with v.
+    """
+
+    def __init__(self, kernel: TangentKernel, at_z: _Gradients, vectors: Tensor) -> None:
+        self._kernel, self._at_z, self._vectors = kernel, at_z, vectors
+        self._made: tuple[Plan, list[Tensor | None]] | None = None
+
+    @settled
+    @without_autocast()
+    @torch.no_grad()
+    def __call__(self, x: Inputs) -> tuple[Tensor, Tensor]:
+        """f ``[B, C]``, and kappa(x, Z) v ``[B, C]`` in float64."""
+        kernel, vectors = self._kernel, self._vectors
+        outputs, stack = kernel.stack(x, vectors.shape[1])
+        directions = self._directions(stack)
+        total = vectors.new_zeros(len(outputs), len(vectors))
+        for factor, direction in zip(stack, directions, strict=True):
+            if direction is not None and not isinstance(factor, Outer):
+                total += factor.along(direction, kernel.shared)
+        if kernel.shared:
+            total /= kernel.num_outputs
+        rest = [index for index, direction in enumerate(directions) if direction is None]
+        if rest:
+            own = tuple(stack[index] for index in rest)
+            for part, columns in zip(self._at_z, self._at_z.split(vectors), strict=True):
+                cross = kernel.inner(own, tuple(part[index] for index in rest)).double()
+                total += times(cross, columns)
+        return outputs, total
+
+    def _directions(self, stack: Stack) -> list[Tensor | None]:
+        """By layer; ``None`` where kappa(x, Z) costs less."""
+        plan, vectors, shared = self._kernel.plan, self._vectors, self._kernel.shared
+        if self._made is None or self._made[0] is not plan:
+            found: list[Tensor | None] = [None] * len(stack)
+            chosen = [i for i, factor in enumerate(stack) if self._pays(factor)]
+            if chosen:
+                for part, columns in zip(self._at_z, self._at_z.split(vectors), strict=True):
+                    for index in chosen:
+                        factor, before = part[index], found[index]
+                        assert not isinstance(factor, Outer)
+                        more = factor.directions(columns, shared)
+                        found[index] = more if before is None else before + more
+            self._made = plan, found
+        return self._made[1]
+
+    def _pays(self, factor: Outer | Last | Direct) -> bool:
+        size = factor.direction_size(self._kernel.shared)
+        count, others = self._vectors.shape
+        if size is None or count * size * torch.float64.itemsize > CACHE_BYTES:
+            return False
+        return count * size <= others * (count + size)
+
+
+def times(rows: Tensor, vectors: Tensor) -> Tensor:
+    """Rows ``[K, B, M]`` times vectors ``[C, M]``, ``[B, C]``; one matrix serves all C if K = 1."""
+    if len(rows) == 1:
+        return rows[0] @ vectors.mT
+    return torch.einsum("cbm,cm->bc", rows, vectors)
 
 
 class _Gradients:
@@ -290,9 +358,19 @@ class _Gradients:
     def _made(self) -> Iterator[Stack]:
         return (self._kernel.stack(chunk, self._num_others)[1] for chunk in self._chunks)
 
+    def split(self, vectors: Tensor) -> Sequence[Tensor]:
+        """Columns of ``[C, M]`` as the parts of the gradients are."""
+        if self._are_kept:
+            return [vectors]
+        return vectors.split([length(chunk) for chunk in self._chunks], dim=1)
+
+    @property
+    def _are_kept(self) -> bool:
+        return bool(self._kernel.bytes_at_inducing(self._size))
+
     def __iter__(self) -> Iterator[Stack]:
         plan = self._kernel.plan
-        if not self._kernel.bytes_at_inducing(self._size):
+        if not self._are_kept:
             return self._made()
         if self._kept is None or self._kept[0] is not plan:
             parts = list(self._made())
