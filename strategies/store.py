@@ -13,9 +13,16 @@ from sfr_cl.kernel.network import eval_mode, run
 
 from .arguments import WITHOUT_DATA, SelectorMaker, selector
 from .consolidation import consolidate
-from .experiences import Pairs, PairsByLabel, classes_in, classes_of, task_labels
+from .experiences import Pairs, PairsByLabel, classes_of, task_labels
 from .models import Head, TaskView, head_size
+from .sample import Sample
 from .tasks import Recipe, Task, absorb, grouped, remember, survey
+
+KEPT = 5
+"""Samples that are kept of a task whose stream has not ended, for each inducing input."""
+
+BETWEEN = 1
+"""Samples that wait where no task ends, for each inducing input, until they are held."""
 
 
 @dataclass(eq=False)
@@ -32,7 +39,7 @@ class TaskStore:
     """Whether all tasks of one label are kept as one."""
     tasks: list[Task] = field(default_factory=list)
     _open: dict[int | None, Task] = field(default_factory=dict)
-    _waiting: dict[int | None, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
+    _waiting: dict[int | None, Sample] = field(default_factory=dict)
     _without_ends: bool = False
     _turns: list[int] = field(default_factory=list)
     _widths: dict[int | None, int] = field(default_factory=dict)
@@ -45,27 +52,28 @@ class TaskStore:
         self._add(recipe, [self._remember(recipe, *item) for item in data.items()])
 
     def receive(self, recipe: Recipe, data: PairsByLabel, *, ends: bool) -> None:
-        """A part of a stream: parts wait until they have M samples, then join the open task.
+        """A part of a stream, which waits for the end of its task: its network is still learning.
 
         Args:
             recipe: how it is remembered.
             data: the part.
-            ends: whether the stream will say where a task ends. Where it never does, the penalty is
-                over all that was consolidated so far.
+            ends: whether the stream will say where a task ends. Where it never does, parts join
+                what is held as soon as there are enough, and the penalty is over all of that.
         """
         self._require_heads(recipe.model)
         waiting, opened = dict(self._waiting), dict(self._open)
         for label, pairs in data.items():
-            waiting[label] = [*waiting.get(label, []), *pairs]
-            if sum(len(y) for _, y in waiting[label]) >= self.num_inducing:
+            sample = waiting.get(label, self._no_sample(recipe)).with_more(pairs)
+            waiting[label] = sample
+            if not ends and sample.count >= BETWEEN * self.num_inducing:
                 opened[label] = self._joined(recipe, label, waiting.pop(label))
         self._without_ends, self._waiting, self._open = not ends, waiting, opened
 
     def close(self, recipe: Recipe) -> None:
         """The end of the task whose parts were received, if there were any."""
         opened = dict(self._open)
-        for label, pairs in self._waiting.items():
-            opened[label] = self._joined(recipe, label, pairs)
+        for label, sample in self._waiting.items():
+            opened[label] = self._joined(recipe, label, sample)
         if opened:
             self._add(recipe, list(opened.values()))
         self._open, self._waiting = {}, {}
@@ -73,24 +81,30 @@ class TaskStore:
     def absorb(self, recipe: Recipe, data: PairsByLabel, task: int | None) -> None:
         """More data of a known task."""
         self._require_heads(recipe.model)
-        changed, opened = list(self.tasks), dict(self._open)
+        changed, opened, waiting = list(self.tasks), dict(self._open), dict(self._waiting)
         for label, pairs in data.items():
             classes, _ = survey(recipe, pairs, None)
+            if task is None and label in waiting and classes <= waiting[label].classes:
+                waiting[label] = waiting[label].with_more(pairs)
+                continue
             if task is None and label in opened and classes <= opened[label].classes:
                 opened[label] = absorb(recipe, opened[label], pairs)
                 continue
             at = self._only_match(label, classes) if task is None else self._index(task, label)
             changed[at] = absorb(recipe, changed[at], pairs)
-        self.tasks, self._open = changed, opened
+        self.tasks, self._open, self._waiting = changed, opened, waiting
+
+    def _no_sample(self, recipe: Recipe) -> Sample:
+        return Sample(KEPT * self.num_inducing, recipe.of_classes)
 
     def _remember(self, recipe: Recipe, label: int | None, data: Pairs) -> Task:
         count = min(self.num_inducing, sum(len(y) for _, y in data))
         default = "class_balanced" if recipe.of_classes else "random"
         return remember(recipe, label, data, selector(self.inducing or default, count))
 
-    def _joined(self, recipe: Recipe, label: int | None, pairs: Pairs) -> Task:
-        """The open task of a label with more parts of it."""
-        task = self._remember(recipe, label, pairs)
+    def _joined(self, recipe: Recipe, label: int | None, sample: Sample) -> Task:
+        """The open task of a label with what waited."""
+        task = self._remember(recipe, label, sample.weighted())
         if label not in self._open:
             return task
         parts = [self._open[label], task]
@@ -110,8 +124,8 @@ class TaskStore:
         """Refuse, before training, more classes of a head than it has inducing inputs."""
         if self.inducing in WITHOUT_DATA:
             return
-        pairs = [pair for parts in self._waiting.values() for pair in parts]
-        classes, heads = classes_of(dataset) | classes_in(pairs), 1
+        waiting = [sample.classes for sample in self._waiting.values()]
+        classes, heads = classes_of(dataset).union(*waiting), 1
         if self.consolidated:  # heads share the inducing inputs evenly
             known: dict[int | None, set[int]] = {}
             for task in self._kept:
@@ -150,8 +164,7 @@ class TaskStore:
         if not matches:
             raise DataError(
                 f"expected data of a known task, got classes {sorted(classes)} where those of the "
-                f"tasks are {[sorted(known) for _, known in own]}: train on it first (a stream's "
-                f"parts become a task once they have num_inducing samples)"
+                f"tasks are {[sorted(known) for _, known in own]}: train on it first"
             )
         if len(matches) > 1:
             raise ArgumentError(
@@ -229,6 +242,7 @@ class TaskStore:
         self._require_heads(recipe.model)
         with torch.random.fork_rng():
             waiting = [
-                self._remember(recipe, label, pairs) for label, pairs in self._waiting.items()
+                self._remember(recipe, label, sample.weighted())
+                for label, sample in self._waiting.items()
             ]
         return [*self._kept, *waiting]

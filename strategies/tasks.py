@@ -7,9 +7,11 @@ inputs and M x M numbers for each class it has seen, and no copy of the network.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 from sfr_cl.core.penalty import Penalty
 from sfr_cl.core.spec import Spec
 from sfr_cl.core.state import State
-from sfr_cl.core.sums import Terms
+from sfr_cl.core.sums import DualSums, Terms
 from sfr_cl.core.transfer import Sites, inducing
 from sfr_cl.data.batches import Batches
 from sfr_cl.data.inputs import Inputs
@@ -28,6 +30,7 @@ from sfr_cl.kernel.network import FrozenNetwork, Parameters
 from .experiences import BATCH, Pairs
 from .models import Head, TaskView, narrowed
 from .progress import shown
+from .sample import strata
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,12 @@ class Recipe:
     def predictive_sites(self, head: Head, z: Inputs, data: Pairs, count: int) -> Sites:
         """What data says of f at Z, to predict with."""
         state = self.predictive_state(head, z)
-        watched = shown(data, "posterior", count, self.verbose)
-        return Sites.of(state.add(state.sums_of(Batches(watched, state.basis.batch_size))))
+
+        def sums_of(pairs: Pairs) -> DualSums:
+            watched = shown(pairs, "posterior", count, self.verbose)
+            return state.sums_of(Batches(watched, state.basis.batch_size))
+
+        return Sites.of(state.add(_over_strata(data, sums_of)))
 
     def projected(self, head: Head, sites: Sites, z: Tensor) -> Sites:
         """Sites at other inducing inputs, by the kernel of the weights of now."""
@@ -210,9 +217,9 @@ def survey(recipe: Recipe, data: Pairs, z: Tensor | None) -> tuple[frozenset[int
     rows = set() if z is None else {_bytes(row) for row in z}
     classes: set[int] = set()
     drawn: set[int] = set()
-    count = 0
-    for x, y in data:
-        count += len(y)
+    count = 0.0
+    for x, y, weight in ((*pair, weight) for pairs, weight in strata(data) for pair in pairs):
+        count += weight * len(y)
         if recipe.of_classes:
             classes.update(y.unique().tolist())
             if len(drawn) < len(classes) and z is not None:
@@ -223,7 +230,7 @@ def survey(recipe: Recipe, data: Pairs, z: Tensor | None) -> tuple[frozenset[int
             f"expected an inducing input of every class, got none of {sorted(classes - drawn)}: "
             f"raise num_inducing, or use inducing='class_balanced'"
         )
-    return frozenset(classes), count
+    return frozenset(classes), round(count)
 
 
 def _distinct(z: Tensor) -> Tensor:
@@ -249,10 +256,8 @@ def _precision(
 ) -> tuple[Tensor, Tensor]:
     """Which of a view's outputs the data has observed, and P of these, ``[H, M, M]``."""
     network = recipe.frozen(view)
-    watched = shown(data, "conditioning", count, recipe.verbose)
     if not recipe.of_classes:
         state = recipe.penalty_state(network, z)
-        sums = state.sums_of(Batches(watched, state.basis.batch_size))
         observed = torch.arange(len(units), device=units.device)
     else:
         known = torch.tensor(sorted(classes)).to(units)
@@ -263,9 +268,21 @@ def _precision(
                 f"{sorted(classes)}: train on them first"
             )
         state = recipe.penalty_state(narrowed(network, units[observed]), z)
+
+    def sums_of(pairs: Pairs) -> DualSums:
+        watched = shown(pairs, "conditioning", count, recipe.verbose)
         batches = Batches(watched, state.basis.batch_size)
-        sums = state.sums_of_terms(_softmax_terms(network, batches, observed))
+        if not recipe.of_classes:
+            return state.sums_of(batches)
+        return state.sums_of_terms(_softmax_terms(network, batches, observed))
+
+    sums = _over_strata(data, sums_of)
     return observed, sums.on_values(inducing(state).factor).weight
+
+
+def _over_strata(data: Pairs, sums_of: Callable[[Pairs], DualSums]) -> DualSums:
+    """The sums of some data, each sample as often as it counts."""
+    return reduce(add, (sums_of(pairs) * weight for pairs, weight in strata(data)))
 
 
 def _softmax_terms(
