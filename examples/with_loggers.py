@@ -48,12 +48,12 @@ def main(folder: Path) -> dict[str, float]:
     model = mlp()
     strategy = Naive(
         model=model,
-        optimizer=torch.optim.Adam(model.parameters(), 1e-3),
+        optimizer=torch.optim.Adam(model.parameters(), 3e-3),
         criterion=nn.CrossEntropyLoss(),
         train_mb_size=16,
         train_epochs=10,
         eval_mb_size=512,
-        plugins=[SFRPlugin(num_inducing=20, tau=5.0, predict_with="posterior")],
+        plugins=[SFRPlugin(num_inducing=20, tau=0.5, predict_with="posterior")],
         evaluator=evaluator,
     )
     found = learn(strategy, split_digits())

@@ -26,7 +26,7 @@ from avalanche.training.supervised import Naive
 def plugins(name: str) -> list[SupervisedPlugin]:
     """The plug-ins a name stands for."""
     replay = ReplayPlugin(mem_size=100)  # for all tasks; SFR: 20 for each of five
-    sfr = SFRPlugin(num_inducing=20, tau=5.0)
+    sfr = SFRPlugin(num_inducing=20, tau=0.1)
     return {"replay": [replay], "SFR": [sfr], "replay + SFR": [replay, sfr]}[name]
 
 
@@ -38,7 +38,7 @@ def main() -> dict[str, dict[str, float]]:
         model = mlp()
         strategy = Naive(
             model=model,
-            optimizer=torch.optim.Adam(model.parameters(), 1e-3),
+            optimizer=torch.optim.Adam(model.parameters(), 3e-3),
             criterion=nn.CrossEntropyLoss(),
             train_mb_size=16,
             train_epochs=10,
