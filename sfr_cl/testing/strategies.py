@@ -8,7 +8,7 @@ import io
 import math
 import random
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from sfr_cl.strategies import (
     save_checkpoint,
 )
 from sfr_cl.testing.expectations import expect, expect_same
+from sfr_cl.testing.predictions import Witness, metrics_of_evaluation, metrics_of_training
 from sfr_cl.testing.streams import STREAMS, Stream, silent
 
 # isort: split
@@ -38,8 +39,8 @@ def check_strategy(
 ) -> None:
     """Check a strategy on small streams.
 
-    It trains on each and is evaluated; all metrics must be finite. Evaluating once more must give
-    the same and leave the weights alone. Saved halfway and loaded into another object made by
+    It trains on each and is evaluated; all metrics must be finite, and those computed by hand from
+    what it predicted. Evaluating once more must give the same and leave the weights alone. Saved halfway and loaded into another object made by
     ``make``, it must end where the one that was never stopped does.
 
     Args:
@@ -83,9 +84,10 @@ def evaluator(stream: Stream, *, density: bool = False) -> Any:
     """Metrics of a stream; of a regression, NLPD only where there is a predictive density."""
     if stream.is_regression:
         densities = nlpd_metrics(experience=True, stream=True) if density else []
-        return silent(loss_metrics(experience=True, stream=True), densities)
+        return silent(loss_metrics(epoch=True, experience=True, stream=True), densities)
     return silent(
         accuracy_metrics(epoch=True, experience=True, stream=True),
+        loss_metrics(epoch=True, experience=True, stream=True),
         nlpd_metrics(experience=True, stream=True),
         ece_metrics(stream=True),
         brier_metrics(stream=True),
@@ -104,8 +106,16 @@ def check_resumes(make: Callable[[], Any], stream: Stream, stop: int) -> Any:
         the strategy that was never stopped.
     """
     seed_everything()
-    never_stopped = trained(make(), stream.experiences)
-    expected = check_evaluation(never_stopped, stream)
+    never_stopped = make()
+    with witnessed(never_stopped) as witness:
+        trained(never_stopped, stream.experiences[:-1])
+        never_stopped.evaluator.reset_last_metrics()  # Avalanche keeps those of other task labels
+        trained(never_stopped, stream.experiences[-1:])
+        found = never_stopped.evaluator.get_last_metrics()
+        check_metrics(found, "train_phase", metrics_of_training(witness.trained))
+        expected = check_evaluation(never_stopped, stream)
+        by_hand = metrics_of_evaluation(witness.evaluated, stream.criterion)
+    check_metrics(expected, "eval_phase", by_hand)
 
     seed_everything()
     with tempfile.TemporaryDirectory() as folder:
@@ -135,6 +145,44 @@ def check_evaluation(strategy: Any, stream: Stream) -> dict[str, float]:
     }
     expect_same(same_place, before, "weights after evaluation")
     return expected
+
+
+@contextlib.contextmanager
+def witnessed(strategy: Any) -> Iterator[Witness]:
+    """Write down what a strategy predicts; the last of its plug-ins, it sees what all others did."""
+    witness = Witness()
+    strategy.plugins.append(witness)
+    try:
+        yield witness
+    finally:
+        strategy.plugins.remove(witness)
+
+
+def check_metrics(
+    metrics: Mapping[str, float], phase: str, by_hand: Mapping[str, float]
+) -> dict[str, float]:
+    """Check that every metric of a phase is the one computed by hand.
+
+    Args:
+        metrics: Avalanche's, by their full names.
+        phase: ``"train_phase"`` or ``"eval_phase"``.
+        by_hand: by the first part of the name, and the last for a metric of one experience.
+
+    Returns:
+        the metrics that were compared, by the names of those computed by hand.
+    """
+    compared = {}
+    for name, value in metrics.items():
+        kind, *parts = name.split("/")
+        if phase not in parts:
+            continue
+        key = f"{kind}/{parts[-1]}" if kind.endswith("_Exp") else kind
+        expect(key in by_hand, f"{name} to be one of {sorted(by_hand)}", key)
+        close = math.isclose(value, by_hand[key], rel_tol=1e-5, abs_tol=1e-6)
+        expect(close, f"{name} to be {by_hand[key]}, computed by hand", value)
+        compared[key] = value
+    expect(bool(compared), f"metrics of {phase}", metrics)
+    return compared
 
 
 def trained(strategy: Any, experiences: Iterable[Any]) -> Any:

@@ -16,7 +16,13 @@ torchvision_operators.declare()  # before the first import of Avalanche, which i
 
 # isort: split
 
-from avalanche.benchmarks import benchmark_from_datasets, nc_benchmark  # noqa: E402
+from avalanche.benchmarks import (  # noqa: E402
+    benchmark_from_datasets,
+    class_incremental_benchmark,
+    data_incremental_benchmark,
+    nc_benchmark,
+    task_incremental_benchmark,
+)
 from avalanche.benchmarks.scenarios.online import (  # noqa: E402
     split_continuous_linear_decay_stream,
     split_online_stream,
@@ -64,6 +70,18 @@ def class_benchmark(*, task_labels: bool = False, order: list[int] | None = None
     )
 
 
+def new_class_benchmark(*, task_labels: bool = False) -> Any:
+    """The same, new style: batches (x, y), or (x, y, t)."""
+    datasets = {
+        name: as_classification_dataset(Labelled(*blobs(seed)))
+        for name, seed in (("train", 1), ("test", 2))
+    }
+    found = class_incremental_benchmark(
+        datasets, class_order=list(range(CLASSES)), num_experiences=3
+    )
+    return task_incremental_benchmark(found) if task_labels else found
+
+
 def domain_benchmark() -> Any:
     """The same classes, features in another order each time; new style: batches (x, y)."""
 
@@ -94,6 +112,12 @@ def online(benchmark: Any, size: int = 10, *, ends: bool = True) -> list[Any]:
         benchmark.train_stream, size, access_task_boundaries=ends, shuffle=False
     )
     return list(stream)
+
+
+def repeated(benchmark: Any) -> list[Any]:
+    """The training stream, whose first experience comes back."""
+    first, second, *others = benchmark.train_stream
+    return [first, second, first, *others]
 
 
 def blurred(benchmark: Any, size: int = 20) -> list[Any]:
@@ -153,7 +177,10 @@ class Stream:
     experiences: list[Any]
     model: Callable[[], nn.Module]
     criterion: nn.Module
-    epochs: int = 4
+    epochs: int = 2
+
+    boundaries: bool = True
+    """Whether it says where a task ends."""
 
     @property
     def is_regression(self) -> bool:
@@ -164,24 +191,34 @@ class Stream:
 def _stream(
     benchmark: Any,
     model: Callable[[], nn.Module] = single_head,
-    split: Callable[[Any], list[Any]] | None = None,
+    split: Callable[[Any], list[Any]] = lambda benchmark: list(benchmark.train_stream),
     criterion: nn.Module | None = None,
+    **options: Any,
 ) -> Stream:
-    experiences = list(benchmark.train_stream) if split is None else split(benchmark)
-    epochs = 4 if split is None else 1
-    return Stream(benchmark, experiences, model, criterion or nn.CrossEntropyLoss(), epochs)
+    experiences = split(benchmark)
+    return Stream(benchmark, experiences, model, criterion or nn.CrossEntropyLoss(), **options)
 
 
 STREAMS: dict[str, Callable[[], Stream]] = {
     "class": lambda: _stream(class_benchmark()),
+    "class, new style": lambda: _stream(new_class_benchmark()),
     "task": lambda: _stream(class_benchmark(task_labels=True), MultiHead),
+    "task, new style": lambda: _stream(new_class_benchmark(task_labels=True)),
     "growing head": lambda: _stream(class_benchmark(), Growing),
     "domain": lambda: _stream(domain_benchmark(), lambda: single_head(2)),
-    "online": lambda: _stream(class_benchmark(), split=lambda b: online(b, 20)),
-    "online, no boundaries": lambda: _stream(
-        class_benchmark(), split=lambda b: online(b, 20, ends=False)
+    "repetition": lambda: _stream(class_benchmark(), split=repeated),
+    "data-incremental": lambda: _stream(data_incremental_benchmark(class_benchmark(), 15)),
+    "online": lambda: _stream(class_benchmark(), split=lambda b: online(b, 20), epochs=1),
+    "online, uneven parts": lambda: _stream(
+        class_benchmark(), split=lambda b: online(b, 15), epochs=1
     ),
-    "blurred": lambda: _stream(class_benchmark(), split=blurred),
+    "online, no boundaries": lambda: _stream(
+        class_benchmark(),
+        split=lambda b: online(b, 20, ends=False),
+        epochs=1,
+        boundaries=False,
+    ),
+    "blurred": lambda: _stream(class_benchmark(), split=blurred, epochs=1, boundaries=False),
     "regression": lambda: _stream(
         regression_benchmark(), lambda: single_head(1), criterion=nn.MSELoss()
     ),
