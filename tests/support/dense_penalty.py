@@ -12,11 +12,13 @@ with the identity for P of classes not yet seen.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from avalanche.core import SupervisedPlugin
+from avalanche.models.utils import is_multi_task_module
 from torch import Tensor, nn
 
 from support.oracles import jacobian_by_rows
@@ -129,50 +131,126 @@ def consolidated(
 
 
 @dataclass
+class Chosen:
+    """Selectors of a count, and all they chose."""
+
+    make: Callable[[int], Any]
+    inputs: list[Tensor] = field(default_factory=list)
+
+    def __call__(self, count: int) -> Callable[[Any, Any], Tensor]:
+        def select(batches: Any, kernel: Any) -> Tensor:
+            found: Tensor = self.make(count)(batches, kernel)
+            self.inputs.append(found)
+            return found
+
+        return select
+
+
+@dataclass
 class DenseHistory:
-    """All tasks a plug-in has learned, and the data of the one that is being learned."""
+    """What holds a model, from all it has learned, task by task."""
 
     parameters: str | list[str] = "all"
     identity: bool = False
     consolidated: bool = False
+    num_inducing: int = 10
     tasks: list[DensePenalty] = field(default_factory=list)
-    _pending: list[tuple[Tensor, ...]] = field(default_factory=list)
-    _model: nn.Module | None = None
 
-    def learned(self, model: nn.Module, dataset: Any) -> None:
-        """An experience, or a part of one, was trained on; its task may go on."""
-        rows = [dataset[i] for i in range(len(dataset))]
-        self._pending += [tuple(torch.as_tensor(part) for part in row) for row in rows]
-        self._model = copy.deepcopy(model)
-
-    def boundary(self, labelled: bool, inducing: Iterable[tuple[int | None, Tensor]]) -> None:
-        """The task has ended.
+    def end_task(
+        self, model: nn.Module, dataset: Any, inducing: list[Tensor], kept: list[tuple[int | None, Tensor]]
+    ) -> None:
+        """A task was learned.
 
         Args:
-            labelled: whether the model takes task labels.
-            inducing: label and inducing inputs of every task there is now.
+            model: at the weights it has learned.
+            dataset: its data.
+            inducing: its inducing inputs, by task label if the model takes one.
+            kept: label and inducing inputs of the tasks there are now.
         """
-        if self._model is None:
-            return
-        labels = sorted({int(row[-1]) for row in self._pending}) if labelled else [None]
-        inducing = list(inducing)
-        for label in labels:
-            own = [row for row in self._pending if label is None or row[-1] == label]
-            pairs = torch.stack([row[0] for row in own]), torch.stack([row[1] for row in own])
-            before = [task for task in self.tasks if task.label == label]
-            z = next(z for found, z in reversed(inducing) if found == label)
-            if self.consolidated and before:
-                raise NotConsolidatedError
-            new = DensePenalty.of(
-                self._model, label, z, pairs, self.parameters, identity=self.identity
+        rows = [dataset[i] for i in range(len(dataset))]
+        takes_labels = is_multi_task_module(model)
+        labels = sorted({int(row[-1]) for row in rows}) if takes_labels else [None]
+        for label, z in zip(labels, inducing, strict=True):
+            own = [row for row in rows if label is None or int(row[-1]) == label]
+            pairs = torch.stack([row[0] for row in own]), torch.stack(
+                [torch.as_tensor(row[1]) for row in own]
             )
+            new = DensePenalty.of(model, label, z, pairs, self.parameters, identity=self.identity)
             self.tasks.append(new)
-        self._pending, self._model = [], None
+        if self.consolidated:
+            self.tasks = [self._as_one(model, label, z) for label, z in kept]
+
+    def _as_one(self, model: nn.Module, label: int | None, z: Tensor) -> DensePenalty:
+        own = [task for task in self.tasks if task.label == label]
+        if len(own) == 1 and len(own[0].z) == len(z):
+            return own[0]
+        return consolidated(own, model, z, self.parameters)
 
     def held(self, model: nn.Module) -> None:
         """Before the first step of an experience."""
         for task in self.tasks:
             task.held(model)
 
-    def penalty(self, model: nn.Module) -> float:
+    def __call__(self, model: nn.Module) -> float:
         return sum(task(model) for task in self.tasks)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one training step added to the loss."""
+
+    experience: int
+    """The how-manieth that was trained on."""
+    added: float
+    expected: float
+
+
+@dataclass(eq=False)
+class Scales:
+    """Weighs the loss before and after one plug-in, at every step of training."""
+
+    history: DenseHistory
+    steps: list[Step] = field(default_factory=list)
+    started: Callable[[Any], None] = lambda strategy: None
+    """Called before the first step of an experience, its heads grown."""
+    _experience: int = -1
+    _before: float = 0.0
+
+    def around(self, strategy: Any, plugin: Any) -> None:
+        """Put plug-ins before and after one."""
+        at = strategy.plugins.index(plugin)
+        strategy.plugins[at : at + 1] = [_Before(self), plugin, _After(self)]
+
+    def start(self, strategy: Any) -> None:
+        self._experience += 1
+        self.started(strategy)
+        self.history.held(strategy.model)
+
+    def before(self, strategy: Any) -> None:
+        self._before = float(strategy.loss.detach())
+
+    def after(self, strategy: Any) -> None:
+        added = float(strategy.loss.detach()) - self._before
+        self.steps.append(Step(self._experience, added, self.history(strategy.model)))
+
+
+class _Before(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no types
+    def __init__(self, scales: Scales) -> None:
+        super().__init__()
+        self.scales = scales
+
+    def before_backward(self, strategy: Any, **kwargs: Any) -> None:
+        self.scales.before(strategy)
+
+
+class _After(SupervisedPlugin):  # type: ignore[misc]
+    def __init__(self, scales: Scales) -> None:
+        super().__init__()
+        self.scales = scales
+
+    def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
+        if strategy.clock.train_exp_epochs == 0:
+            self.scales.start(strategy)
+
+    def before_backward(self, strategy: Any, **kwargs: Any) -> None:
+        self.scales.after(strategy)
