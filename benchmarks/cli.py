@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
@@ -10,7 +10,7 @@ from types import ModuleType
 
 from sfr_cl.errors import ArgumentError, DataError, FileError
 
-from .harness import options
+from .harness import folder, options
 from .harness.exit_codes import INTERRUPTED, WRONG_USE
 
 EXTRA_PACKAGES = {
@@ -54,7 +54,7 @@ COMMANDS = (
     ),
     Command(
         "tune",
-        "sfr_cl.benchmarks.cl.tune",
+        "sfr_cl.benchmarks.cl.run_tune",
         "choose a value for each strategy on held-out training data; `cl` reads the settings file",
     ),
     Command(
@@ -96,7 +96,7 @@ COMMANDS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the sub-command named by `argv` and return its exit code."""
-    words = sys.argv[1:] if argv is None else list(argv)
+    words = list(_joined(sys.argv[1:] if argv is None else argv))
     named = next((word for word in words if not word.startswith("-")), None)
     command = next((command for command in COMMANDS if command.name == named), None)
     try:
@@ -104,7 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = import_module(command.module) if command else None
         arguments = _parser(command, module).parse_args(words)
         assert module is not None  # the parser insists on a command
-        status: int = module.run(arguments)
+        with folder.claimed(arguments.out):
+            status: int = module.run(arguments)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in EXTRA_PACKAGES:
@@ -118,6 +119,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ArgumentError, DataError, FileError) as error:
         return _refuse(f"sfr-cl {named}: {error}")
     return status
+
+
+def _joined(words: Sequence[str]) -> Iterator[str]:
+    """`--seeds -1` as `--seeds=-1`: a number below zero is a value, whatever argparse thinks."""
+    waiting: str | None = None
+    for word in words:
+        number = word[:1] == "-" and word[1:2].isdigit()
+        if waiting is not None:
+            yield f"{waiting}={word}" if number else waiting
+            waiting = None
+            if number:
+                continue
+        if word.startswith("--") and "=" not in word:
+            waiting = word
+        else:
+            yield word
+    if waiting is not None:
+        yield waiting
 
 
 def _refuse(message: str) -> int:

@@ -1,12 +1,13 @@
 """`sfr-cl demo`: Split-Digits, class by class, our strategies against baselines."""
 
 import argparse
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from ..harness.exit_codes import DONE
 from . import run as cl
-from .experiment import Case
+
+if TYPE_CHECKING:
+    from .experiment import Case
 
 COMMAND = "demo"
 STRATEGIES = "sfr,sfr-condition,ewc,replay,der++,naive,joint"
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """No options besides `--out`."""
 
 
-def cases() -> list[Case]:
+def cases() -> "list[Case]":
     """What `sfr-cl cl` would run with these options, and its default data and seeds."""
     parser = argparse.ArgumentParser()
     cl.add_arguments(parser)
@@ -32,5 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the comparison; end with the table, the report, and what to try next: the exit code."""
     status = cl.compare(cases(), arguments.out, COMMAND, resume=False)
     if status == DONE:
+        from rich.console import Console
+
         Console().print(NEXT, soft_wrap=True, highlight=False, markup=False)
     return status

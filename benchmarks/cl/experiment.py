@@ -1,12 +1,12 @@
 """One row: one strategy, one seed, over the complete stream."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 from avalanche.core import SupervisedPlugin
 from avalanche.training.determinism.rng_manager import RNGManager
@@ -37,6 +37,9 @@ class Case:
     setting: Setting
     tasks: int | None = None
     """The first so many tasks only."""
+
+    fixed: ClassVar[Sequence[str]] = ("data", "scenario", "memory")
+    varies: ClassVar[Sequence[str]] = ("strategy", "seed")
 
     @property
     def values(self) -> Values:

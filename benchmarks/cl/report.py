@@ -45,7 +45,7 @@ def write(out: Path, rows: list[Row]) -> Path:
     strategies = summary.strategies(rows)
     if strategies:
         figures.write_pngs(out, strategies)
-    return page.write(out / "report.html", TEMPLATE, _content(rows, strategies))
+    return page.write(out / "report.html", TEMPLATE, _content(rows, strategies), rows)
 
 
 def table(rows: list[Row]) -> Table:

@@ -19,11 +19,10 @@ from torch.utils.data import Dataset
 from sfr_cl.errors import ArgumentError, DataError
 
 from ..harness.images import Data
+from .names import PERMUTED, check_scenario
 
-NAMES = ("class", "domain", "task")
 NUM_PERMUTATIONS = 10
 TASKS = 5
-PERMUTED = "pmnist"
 
 Item = tuple[Tensor, int]
 
@@ -47,24 +46,6 @@ class Scenario:
     @property
     def num_experiences(self) -> int:
         return len(self.train_sizes)
-
-
-def default(data_name: str) -> str:
-    """The scenario of a data set where none is asked for."""
-    return "domain" if data_name == PERMUTED else "class"
-
-
-def check(data_name: str, scenario: str) -> None:
-    """Refuse a combination that makes no benchmark."""
-    if scenario not in NAMES:
-        raise ArgumentError(
-            f"expected a scenario of {', '.join(NAMES)}, got {scenario!r}: check the name"
-        )
-    if data_name == PERMUTED and scenario != "domain":
-        raise ArgumentError(
-            f"expected the scenario domain for {PERMUTED}, whose tasks all have the same classes, "
-            f"got {scenario}: use --scenario domain, or --data mnist"
-        )
 
 
 def check_tasks(data: Data, tasks: int | None) -> None:
@@ -104,7 +85,7 @@ def make(data: Data, name: str, seed: int, tasks: int | None = None) -> Scenario
 
     `seed` draws the permutations where there are any.
     """
-    check(data.name, name)
+    check_scenario(data.name, name)
     if data.name == PERMUTED:
         return _permuted(data, seed, tasks)
     split = groups(data.num_classes)

@@ -28,7 +28,6 @@ from torch import nn
 from sfr_cl.errors import ArgumentError
 from sfr_cl.strategies import SFR, SFRConditioning, SFRPlugin
 
-from ..harness.options import check_names
 from . import networks
 from .scenarios import Scenario
 from .settings import Setting, Values
@@ -60,8 +59,6 @@ class Recipe:
     stores: Stores = Stores.NOTHING
     memory_argument: str = ""
     trains: bool = True
-    multi_head: bool = True
-    """Whether it works with one head per task."""
 
 
 def replay_with_sfr(
@@ -135,7 +132,6 @@ RECIPES: dict[str, Recipe] = {
         {"alpha": 0.3, "beta": 0.0},
         Stores.IN_ALL,
         "mem_size",
-        multi_head=False,
     ),
     "der++": Recipe(
         DER,
@@ -144,27 +140,11 @@ RECIPES: dict[str, Recipe] = {
         {"alpha": 0.3, "beta": 0.5},
         Stores.IN_ALL,
         "mem_size",
-        multi_head=False,
     ),
     "gdumb": Recipe(GDumb, "lr", HIGH_RATES, {}, Stores.IN_ALL, "mem_size"),
     "agem": Recipe(AGEM, "lr", RATES, {"sample_size": 64}, Stores.PER_TASK, "patterns_per_exp"),
     "gem": Recipe(GEM, "lr", RATES, {"memory_strength": 0.5}, Stores.PER_TASK, "patterns_per_exp"),
 }
-
-
-def able(scenario: str) -> list[str]:
-    """The strategies that can do a scenario."""
-    return [name for name, recipe in RECIPES.items() if recipe.multi_head or scenario != "task"]
-
-
-def check(names: Sequence[str], scenario: str) -> None:
-    """Refuse unknown names, and strategies that can't do the scenario."""
-    check_names("strategies", names, RECIPES)
-    if unable := [name for name in names if name not in able(scenario)]:
-        raise ArgumentError(
-            f"expected strategies that work with one head per task, got {', '.join(unable)}: "
-            "Avalanche's DER keeps the logits of one fixed head; leave it out of --scenario task"
-        )
 
 
 def check_memory(names: Sequence[str], memory: int, classes: int) -> None:

@@ -1,56 +1,29 @@
-"""`sfr-cl tune`: one value per strategy, chosen on data held out of the training data.
+"""One value per strategy, chosen on data held out of the training data: `sfr-cl tune`.
 
 Every strategy gets as many trials. The test data is never touched.
 """
 
-import argparse
 import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.console import Console
 from rich.table import Table
-
-from sfr_cl.errors import ArgumentError
 
 from ..harness.exit_codes import DONE
 from ..harness.images import Data
 from ..harness.results import Row, write_file
 from ..harness.run import DivergedError, ShowShare, announce, is_row_of, work_through
-from . import scenarios, settings
+from . import settings
 from .data import hold_out
 from .experiment import Case
-from .run import add_shared_arguments, plan
 from .settings import Setting
 from .strategies import RECIPES
 
-COMMAND = "tune"
 VALIDATION = "a tenth of the training data, stratified, drawn with the seed"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `sfr-cl tune`."""
-    add_shared_arguments(parser)
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="of the networks and of the data held out (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--tasks",
-        type=int,
-        metavar="N",
-        help="try every value on the first N tasks (default: all)",
-    )
-    parser.add_argument(
-        "--then-all",
-        action="store_true",
-        help="with --tasks, then try the better half on all tasks, and choose among these",
-    )
 
 
 @dataclass(frozen=True)
@@ -60,6 +33,9 @@ class Trial:
     case: Case
     parameter: str
     value: float
+
+    fixed: ClassVar[Sequence[str]] = Case.fixed
+    varies: ClassVar[Sequence[str]] = (*Case.varies, "tasks", "parameter", "value")
 
     @property
     def key(self) -> Row:
@@ -87,40 +63,36 @@ class Trial:
         return self.case.line(row)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Try every value of every strategy's grid; write the settings: the exit code."""
-    if arguments.then_all and arguments.tasks is None:
-        raise ArgumentError(
-            "expected --tasks with --then-all, got none: give the number of tasks that every value "
-            "is tried on first"
-        )
+def run(
+    cases: Sequence[Case],
+    content: dict[str, Any],
+    out: Path,
+    command: str,
+    *,
+    tasks: int | None,
+    then_all: bool,
+    resume: bool,
+) -> int:
+    """Try every value of every strategy's grid; write `content` with what was chosen: exit code."""
     console = Console()
-    arguments.seeds = [arguments.seed]
-    cases = plan(arguments)
-    scenarios.check_tasks(cases[0].data, arguments.tasks)
-    content = settings.read(arguments.data, cases[0].scenario, arguments.settings)
-    held = hold_out(cases[0].data, arguments.seed)
-    trials = [trial for case in cases for trial in trials_of(case, held, arguments.tasks)]
-    rows, status = work_through(
-        trials, arguments.out, COMMAND, resume=arguments.resume, console=console
-    )
-    if arguments.then_all and status == DONE:
+    held = hold_out(cases[0].data, cases[0].seed)
+    trials = [trial for case in cases for trial in trials_of(case, held, tasks)]
+    rows, status = work_through(trials, out, command, resume=resume, console=console)
+    if then_all and status == DONE:
         trials += [
             trial
             for case in cases
             for trial in trials_of(case, held)
             if trial.value in best_half(case.strategy, of(trials, case, rows))
         ]
-        rows, status = work_through(trials, arguments.out, COMMAND, resume=True, console=console)
+        rows, status = work_through(trials, out, command, resume=True, console=console)
     chosen = {
-        case.strategy: choose(
-            case.strategy, of(trials, case, rows), arguments.tasks, then_all=arguments.then_all
-        )
+        case.strategy: choose(case.strategy, of(trials, case, rows), tasks, then_all=then_all)
         for case in cases
     }
     complete = {name: entry for name, entry in chosen.items() if entry is not None}
     if complete:
-        path = write(content, cases[0], complete, arguments.out)
+        path = write(content, cases[0], complete, out)
         console.print(table(complete))
         announce(console, "settings", path)
     return status

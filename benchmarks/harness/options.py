@@ -3,8 +3,19 @@
 import argparse
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
-from sfr_cl.errors import ArgumentError
+from sfr_cl.errors import ArgumentError, FileError
+
+LARGEST_SEED = 2**32 - 1
+"""Of numpy and scikit-learn."""
+
+
+class Options(Protocol):
+    """A parser, or a group of its options."""
+
+    def add_argument(self, *names: str, **details: Any) -> Any:
+        """Add one."""
 
 
 def name_list(text: str) -> list[str]:
@@ -37,7 +48,7 @@ def add_out(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def add_names(
-    parser: argparse.ArgumentParser,
+    parser: Options,
     option: str,
     known: Collection[str],
     *,
@@ -97,8 +108,18 @@ def check_names(what: str, names: Collection[str], known: Collection[str]) -> No
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """Refuse negative seeds, and none at all."""
-    if not seeds or min(seeds) < 0:
+    """Refuse negative seeds, those that generators can't take, and none at all."""
+    if not seeds or min(seeds) < 0 or max(seeds) > LARGEST_SEED:
         raise ArgumentError(
-            f"expected seeds that are whole numbers from 0, got {list(seeds) or 'none'}: name some"
+            f"expected seeds that are whole numbers from 0 to {LARGEST_SEED}, got "
+            f"{', '.join(map(str, seeds)) or 'none'}: name others"
+        )
+
+
+def check_data_root(folder: Path | None) -> None:
+    """Refuse a folder of data that is not there: it would be made, and downloaded into."""
+    if folder is not None and not folder.expanduser().is_dir():
+        raise FileError(
+            f"expected --data-root to be a folder, got {folder}, which is not one: check the path, "
+            "or make it first if data is to be downloaded there"
         )

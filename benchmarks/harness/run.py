@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -22,8 +22,6 @@ from .exit_codes import DONE, FAILED, INTERRUPTED
 from .results import Row
 from .timing import one_thread
 
-SETTINGS = "settings"
-
 ShowShare = Callable[[float], None]
 """Told the share of a job that is done, 0 to 1."""
 
@@ -38,6 +36,16 @@ class Job(Protocol):
     @property
     def key(self) -> Row:
         """Columns that no other job's row has with these values."""
+
+    @property
+    def fixed(self) -> Sequence[str]:
+        """Columns of the key that all rows of a folder share."""
+
+    @property
+    def varies(self) -> Sequence[str]:
+        """Columns of the key that tell the rows of a folder apart; the others follow from these,
+        and not from the seed.
+        """
 
     @property
     def label(self) -> str:
@@ -80,12 +88,17 @@ def work_through(
     jobs: Sequence[Job], out: Path, command: str, *, resume: bool, console: Console
 ) -> tuple[list[Row], int]:
     """The rows of all jobs, those of an earlier run among them, and the exit code."""
-    rows = earlier_rows(out, jobs) if resume else []
+    if resume:
+        rows = earlier_rows(out, command, jobs)
+    else:
+        results.begin(out, command)
+        rows = []
     missing = [job for job in jobs if not any(is_row_of(row, job) for row in rows)]
     with one_thread():
+        environment = results.environment()  # before this run changes a file
         results.write(out, command, rows)
         try:
-            return rows, _run(missing, rows, out, command, console)
+            return rows, _run(missing, rows, out, command, environment, console)
         except KeyboardInterrupt:
             console.print(
                 f"Interrupted: {out} holds the rows so far. "
@@ -97,31 +110,72 @@ def work_through(
 
 
 def is_row_of(row: Row, job: Job) -> bool:
-    return all(row.get(name) == value for name, value in job.key.items())
+    return all(row.get(name) == value for name, value in plain(job.key).items())
 
 
-def earlier_rows(out: Path, jobs: Sequence[Job]) -> list[Row]:
-    """Rows in `out`, less those of the same jobs under other settings."""
-    path = out / "results.json"
-    if not path.exists():
-        return []
-    try:
-        rows = [dict(row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise FileError(
-            f"expected rows of an earlier run in {path}, got {error!r}: "
-            "remove it, or choose another --out"
-        ) from error
-    return [row for row in rows if not any(_is_outdated(row, job) for job in jobs)]
+def plain(key: Row) -> Row:
+    """As a file gives it back: lists for tuples."""
+    return {
+        name: json.loads(json.dumps(value)) if isinstance(value, dict | list | tuple) else value
+        for name, value in key.items()
+    }
 
 
-def _is_outdated(row: Row, job: Job) -> bool:
-    place = {name: value for name, value in job.key.items() if name != SETTINGS}
-    same_place = all(row.get(name) == value for name, value in place.items())
-    return same_place and not is_row_of(row, job)
+def earlier_rows(out: Path, command: str, jobs: Sequence[Job]) -> list[Row]:
+    """Rows in `out`; refused, before any work, where they do not go together with the jobs'."""
+    path = out / results.NAME
+    rows = results.read(out, command)
+    results.remove_leftovers(path)
+    wanted = [(job, plain(job.key)) for job in jobs]
+    for row in rows:
+        if not any(key.keys() <= row.keys() for _, key in wanted):
+            raise FileError(
+                f"expected rows of `sfr-cl {command}` in {path}, got one without some of their "
+                "columns: choose another --out"
+            )
+        for job, key in wanted:
+            if name := _differs(row, key, job):
+                raise FileError(
+                    f"expected rows of the same settings in {path}, got one of others "
+                    f"({_first_difference(name, row.get(name), key[name])}; {job.label}): give the "
+                    "options of the earlier run, or choose another --out"
+                )
+    return rows
 
 
-def _run(jobs: Sequence[Job], rows: list[Row], out: Path, command: str, console: Console) -> int:
+def _differs(row: Row, key: Row, job: Job) -> str | None:
+    """The column that keeps a row from standing beside a job's, if there is one."""
+    for name in job.fixed:
+        if row.get(name) != key[name]:
+            return name
+    if any(row.get(name) != key[name] for name in job.varies if name != "seed"):
+        return None
+    depends = [name for name in key if name not in (*job.fixed, *job.varies)]
+    return next((name for name in depends if row.get(name) != key[name]), None)
+
+
+def _first_difference(name: str, earlier: Any, now: Any) -> str:
+    """In words; of settings, the first that differs."""
+    if isinstance(earlier, dict) and isinstance(now, dict):
+        for inner in {**earlier, **now}:
+            if earlier.get(inner) != now.get(inner):
+                return _first_difference(inner, earlier.get(inner), now.get(inner))
+    return f"{name} was {_short(earlier)}, now {_short(now)}"
+
+
+def _short(value: Any) -> str:
+    text = "not given" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _run(
+    jobs: Sequence[Job],
+    rows: list[Row],
+    out: Path,
+    command: str,
+    environment: Row,
+    console: Console,
+) -> int:
     status = DONE
     with _progress_bar(console) as bar:
         everything = bar.add_task("", total=len(jobs))
@@ -132,7 +186,7 @@ def _run(jobs: Sequence[Job], rows: list[Row], out: Path, command: str, console:
 
             bar.update(everything, description=job.label)
             try:
-                rows.append(job.run(show))
+                rows.append(job.run(show) | environment)
             except DivergedError as error:
                 status = FAILED
                 console.print(f"{job.label}: {error}", highlight=False, markup=False)

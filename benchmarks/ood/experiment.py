@@ -1,6 +1,8 @@
 """One row: one method, one seed, one direction."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -25,6 +27,9 @@ class Case:
 
     problem: Problem
     method: str
+
+    fixed: ClassVar[Sequence[str]] = ()
+    varies: ClassVar[Sequence[str]] = ("data", "ood", "method", "seed")
 
     @property
     def key(self) -> Row:

@@ -36,7 +36,7 @@ def write(out: Path, rows: list[Row]) -> Path:
     ]
     text = "\n".join([*tables, markdown_checks(checks(found))])
     write_file(out / "table.md", text)
-    return page.write(out / "report.html", TEMPLATE, _content(rows, found))
+    return page.write(out / "report.html", TEMPLATE, _content(rows, found), rows)
 
 
 def table(rows: list[Row]) -> Table:

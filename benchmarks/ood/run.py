@@ -1,12 +1,13 @@
 """`sfr-cl ood`: out-of-distribution images told from test images by uncertainty; calibration."""
 
 import argparse
+from typing import TYPE_CHECKING
 
-from ..harness import images, options
-from ..harness.run import compare
-from .experiment import Case
-from .methods import METHODS
-from .problem import Problem
+from ..harness import options
+from .names import METHODS
+
+if TYPE_CHECKING:
+    from .experiment import Case
 
 COMMAND = "ood"
 PAIRS = (("fmnist", "mnist"), ("mnist", "fmnist"))
@@ -23,15 +24,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """A row for each direction, seed and method; then the report: the exit code."""
+    cases = plan(arguments)
+
+    from ..harness.run import compare
     from . import report
 
-    return compare(plan(arguments), arguments.out, COMMAND, report, resume=arguments.resume)
+    return compare(cases, arguments.out, COMMAND, report, resume=arguments.resume)
 
 
-def plan(arguments: argparse.Namespace) -> list[Case]:
+def plan(arguments: argparse.Namespace) -> "list[Case]":
     """The rows asked for; methods and data that are not there are refused here."""
     options.check_names("methods", arguments.methods, METHODS)
     options.check_seeds(arguments.seeds)
+    options.check_data_root(arguments.data_root)
+
+    from ..harness import images
+    from .experiment import Case
+    from .problem import Problem
+
     names = dict.fromkeys(name for pair in PAIRS for name in pair)
     loaded = {name: images.idx(name, arguments.data_root) for name in names}
     problems = [

@@ -2,7 +2,9 @@
 
 import pickle
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +30,9 @@ class Case:
     method: str
     seed: int
     setting: Setting
+
+    fixed: ClassVar[Sequence[str]] = ()
+    varies: ClassVar[Sequence[str]] = ("data", "method", "seed")
 
     @property
     def key(self) -> Row:

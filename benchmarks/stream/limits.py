@@ -1,8 +1,10 @@
 """What endless data costs: a million samples, and the time between a sample and an answer."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +46,9 @@ class Million:
 
     samples: int = SAMPLES
     num_inducing: int = 200
+
+    fixed: ClassVar[Sequence[str]] = ()
+    varies: ClassVar[Sequence[str]] = ("case", "num_inducing", "samples")
 
     @property
     def key(self) -> Row:
@@ -94,6 +99,9 @@ class Latency:
 
     num_inducing: int
     seen: int
+
+    fixed: ClassVar[Sequence[str]] = ()
+    varies: ClassVar[Sequence[str]] = ("case", "num_inducing", "samples")
 
     @property
     def key(self) -> Row:

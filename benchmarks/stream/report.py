@@ -88,7 +88,7 @@ def write(out: Path, rows: list[Row]) -> Path:
         "columns": [(name, unit) for _, name, unit in COLUMNS],
         "command": _command(rows),
     }
-    return page.write(out / "report.html", TEMPLATE, content)
+    return page.write(out / "report.html", TEMPLATE, content, rows)
 
 
 def table(rows: list[Row]) -> Table:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.console import Console
 
@@ -18,6 +18,8 @@ from .experiment import Case
 @dataclass(frozen=True)
 class Trial(Case):
     """One setting of one method."""
+
+    varies: ClassVar[Sequence[str]] = (*Case.varies, "trial")
 
     @property
     def key(self) -> Row:

@@ -1,6 +1,8 @@
 """One row: one method on one data set and seed, with delta tuned or not."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -52,6 +54,9 @@ class Case:
     seed: int
     m_percent: int | None
     results: Results = field(repr=False)
+
+    fixed: ClassVar[Sequence[str]] = ()
+    varies: ClassVar[Sequence[str]] = ("data", "method", "tuned", "seed", "m_percent")
 
     @property
     def key(self) -> Row:

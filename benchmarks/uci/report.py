@@ -67,7 +67,7 @@ def write(out: Path, rows: Sequence[Row]) -> Path:
     found = Table(rows)
     figures.write_pngs(out, rows, found)
     write_file(out / "table.md", markdown(rows))
-    return page.write(out / "report.html", TEMPLATE, _content(rows, found))
+    return page.write(out / "report.html", TEMPLATE, _content(rows, found), rows)
 
 
 def table(rows: Sequence[Row]) -> Grid:

@@ -1,12 +1,13 @@
 """`sfr-cl uci`: the paper's table of eight classification sets, and its figure over M."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from ..harness import options
-from ..harness.run import compare
-from . import data
-from .experiment import Case, Results, figure_cases, table_cases
-from .networks import Networks
+from . import names as known
+
+if TYPE_CHECKING:
+    from .experiment import Case
 
 COMMAND = "uci"
 SEEDS = [0, 1, 2, 3, 4]
@@ -20,7 +21,7 @@ each of six classes, nor Ionosphere."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `sfr-cl uci`."""
     options.add_names(
-        parser, "--data", data.SETS, default="all; those of the paper's figure with --figure"
+        parser, "--data", known.DATA, default="all; those of the paper's figure with --figure"
     )
     options.add_seeds(parser, SEEDS, "splits and networks")
     parser.add_argument(
@@ -31,13 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_resume(parser, "rows and networks")
 
 
-def plan(arguments: argparse.Namespace) -> list[Case]:
+def plan(arguments: argparse.Namespace) -> "list[Case]":
     """The rows asked for. All that can be refused is refused here."""
     names = arguments.data
     if names is None:
-        names = IN_FIGURE if arguments.figure else list(data.SETS)
-    options.check_names("data", names, data.SETS)
+        names = IN_FIGURE if arguments.figure else list(known.DATA)
+    options.check_names("data", names, known.DATA)
     options.check_seeds(arguments.seeds)
+
+    from .experiment import Results, figure_cases, table_cases
+    from .networks import Networks
+
     keep = arguments.resume or arguments.figure
     networks = Networks(arguments.out / "networks", arguments.seeds, reuse=keep)
     results = Results(networks)
@@ -48,7 +53,10 @@ def plan(arguments: argparse.Namespace) -> list[Case]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make the rows that are missing, then the report: the exit code."""
+    cases = plan(arguments)
+
+    from ..harness.run import compare
     from . import report
 
     resume = arguments.resume or arguments.figure
-    return compare(plan(arguments), arguments.out, COMMAND, report, resume=resume)
+    return compare(cases, arguments.out, COMMAND, report, resume=resume)

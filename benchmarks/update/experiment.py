@@ -2,8 +2,10 @@
 
 import copy
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 
@@ -57,6 +59,9 @@ class Case:
     problem: Problem
     kernel: str
     mean: str
+
+    fixed: ClassVar[Sequence[str]] = ()
+    varies: ClassVar[Sequence[str]] = ("data", "seed", "parameters", "mean")
 
     @property
     def key(self) -> Row:

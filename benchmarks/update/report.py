@@ -48,7 +48,7 @@ def write(out: Path, rows: list[Row]) -> Path:
     figures.write_pngs(out, sets)
     text = markdown_table(COLUMNS, [cells(one) for one in sets])
     write_file(out / "table.md", f"{text}\n{markdown_checks(checks(sets))}")
-    return page.write(out / "report.html", TEMPLATE, _content(sets))
+    return page.write(out / "report.html", TEMPLATE, _content(sets), rows)
 
 
 def table(rows: list[Row]) -> Table:
