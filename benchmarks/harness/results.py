@@ -73,9 +73,8 @@ def read(out: Path, command: str) -> list[Row]:
             f"expected results of `sfr-cl {command}` in {path}, got those of `sfr-cl {found}`: "
             "choose another --out"
         )
-    return [
-        row | {name: row.get(name, value) for name, value in environment.items()} for row in rows
-    ]
+    missing = [{name: environment[name] for name in environment if name not in row} for row in rows]
+    return [row | columns for row, columns in zip(rows, missing, strict=True)]
 
 
 def begin(out: Path, command: str) -> None:

@@ -16,6 +16,7 @@ from rich.progress import (
 )
 
 from sfr_cl.errors import FileError, SFRError
+from sfr_cl.io.files import remove_leftovers
 
 from . import results
 from .exit_codes import DONE, FAILED, INTERRUPTED
@@ -125,7 +126,7 @@ def earlier_rows(out: Path, command: str, jobs: Sequence[Job]) -> list[Row]:
     """Rows in `out`; refused, before any work, where they do not go together with the jobs'."""
     path = out / results.NAME
     rows = results.read(out, command)
-    results.remove_leftovers(path)
+    remove_leftovers(path)
     wanted = [(job, plain(job.key)) for job in jobs]
     for row in rows:
         if not any(key.keys() <= row.keys() for _, key in wanted):
