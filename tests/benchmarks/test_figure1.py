@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from sfr_cl.benchmarks.figure1 import run as figure1
+from sfr_cl.benchmarks.harness.results import ENVIRONMENT
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +42,13 @@ def test_results_hold_every_posterior(rows: dict[str, dict[str, Any]]) -> None:
 
 
 def test_results_name_their_environment(out: Path) -> None:
-    environment = json.loads((out / "results.json").read_text(encoding="utf-8"))["environment"]
+    content = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    environment = content["environment"]
     assert environment["torch"] == torch.__version__
     assert environment["torch_threads"] == 1
-    assert set(environment) == {"python", "torch", "sfr_cl", "cores", "torch_threads", "commit"}
+    assert set(environment) == set(ENVIRONMENT)
+    for row in content["rows"]:
+        assert {name: row[name] for name in ENVIRONMENT} == environment
 
 
 def test_update_improves_the_posterior(rows: dict[str, dict[str, Any]]) -> None:

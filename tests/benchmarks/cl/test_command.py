@@ -16,6 +16,7 @@ from sfr_cl.benchmarks import cli
 from sfr_cl.benchmarks.cl.experiment import Case
 from sfr_cl.benchmarks.cl.settings import Setting
 from sfr_cl.benchmarks.harness import run as runner
+from sfr_cl.errors import FileError
 from support.cl_runs import SHORT, command, short_case
 from support.results import rows_in
 
@@ -60,22 +61,33 @@ def test_resume_adds_what_is_missing_and_repeats_nothing(tmp_path: Path) -> None
     assert rows_in(tmp_path) == rows
     assert work(tmp_path, [joint]) == 0
     assert rows_in(tmp_path)[:2] == rows
+    kept = rows_in(tmp_path)
     assert work(tmp_path, [joint], resume=False) == 0
     assert [row["strategy"] for row in rows_in(tmp_path)] == ["joint"]
+    assert json.loads((tmp_path / "results.1.json").read_text(encoding="utf-8"))["rows"] == kept
 
 
-def test_resume_replaces_rows_of_other_settings(tmp_path: Path) -> None:
+def test_resume_of_other_settings_is_refused_before_any_work(tmp_path: Path) -> None:
     naive, replay = short_case("naive"), short_case("replay")
-    assert work(tmp_path, [naive, replay]) == 0
-    before = rows_in(tmp_path)
-    changed = replace(naive, setting=Setting(naive.setting.common, {"lr": 1e-3}))
-    assert work(tmp_path, [changed, replay]) == 0
-    rows = rows_in(tmp_path)
-    assert [(row["strategy"], row["settings"]["lr"]) for row in rows] == [
-        ("replay", 1e-2),
-        ("naive", 1e-3),
+    assert work(tmp_path, [naive]) == 0
+    before = (tmp_path / "results.json").read_bytes()
+    others = [
+        replace(naive, setting=Setting(naive.setting.common, {"lr": 1e-3})),
+        replace(naive, setting=Setting(naive.setting.common, {"lr": 1e-3}), seed=1),
+        replace(replay, memory=40),
+        replace(replay, scenario="domain"),
+        replace(replay, data=replace(replay.data, name="other")),
     ]
-    assert rows[0] == before[1]
+    for case, what in zip(
+        others,
+        ["lr was 0.01, now 0.001"] * 2
+        + ["memory was 20, now 40", "scenario was class", "data was digits, now other"],
+        strict=True,
+    ):
+        with pytest.raises(FileError, match=f"expected rows of the same settings .*{what}"):
+            work(tmp_path, [replay, case])
+        assert (tmp_path / "results.json").read_bytes() == before
+        assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_diverging_strategies_fail_and_others_go_on(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sfr_cl.benchmarks.cl import data, networks, scenarios
+from sfr_cl.benchmarks.cl import data, names, networks, scenarios
 from sfr_cl.benchmarks.cl.scenarios import Scenario
 from sfr_cl.benchmarks.harness.images import Data
 from sfr_cl.errors import ArgumentError, DataError
@@ -72,9 +72,9 @@ def test_permutations_move_pixels_and_nothing_else() -> None:
 
 def test_impossible_combinations_are_refused() -> None:
     with pytest.raises(ArgumentError, match="--scenario domain"):
-        scenarios.check("pmnist", "task")
+        names.check_scenario("pmnist", "task")
     with pytest.raises(ArgumentError, match="class, domain, task"):
-        scenarios.check("digits", "online")
+        names.check_scenario("digits", "online")
     with pytest.raises(DataError, match="four classes"):
         scenarios.make(small(num_classes=3), "class", 0)
     gap = small()
