@@ -1,12 +1,13 @@
 """Options that commands share mean the same everywhere."""
 
 import argparse
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from sfr_cl.benchmarks.cli import COMMANDS
+from sfr_cl.benchmarks.cli import COMMANDS, main
 from sfr_cl.benchmarks.harness import options
 from sfr_cl.errors import ArgumentError
 
@@ -30,6 +31,48 @@ def test_shared_options_are_parsed_alike(command: argparse.Namespace) -> None:
     for name in SHARED & set(found):
         assert type(found[name]) is type(wanted[name])
         assert (found[name].type, found[name].metavar) == (wanted[name].type, wanted[name].metavar)
+
+
+@pytest.mark.parametrize(
+    ("names", "made"),
+    [
+        ("cl.names.STRATEGIES", "cl.strategies.RECIPES"),
+        ("cl.names.DATA", "cl.data.LOADERS"),
+        ("ood.names.METHODS", "ood.methods.METHODS"),
+        ("stream.names.DATA", "stream.data.LOADERS"),
+        ("stream.names.METHODS", "stream.methods.METHODS"),
+        ("uci.names.DATA", "uci.data.SETS"),
+        ("update.names.DATA", "update.data.FEATURES"),
+    ],
+)
+def test_names_are_those_of_what_is_made(names: str, made: str) -> None:
+    found = []
+    for path in (names, made):
+        module, _, name = path.rpartition(".")
+        found.append(tuple(getattr(import_module(f"sfr_cl.benchmarks.{module}"), name)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "joined"),
+    [
+        (["cl", "--seeds", "-1,0", "--out", "x"], ["cl", "--seeds=-1,0", "--out", "x"]),
+        (["cl", "--resume", "--seeds=0"], ["cl", "--resume", "--seeds=0"]),
+        (["--help"], ["--help"]),
+    ],
+)
+def test_a_negative_number_is_a_value(
+    words: list[str], joined: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Sequence[str]] = []
+
+    def parse(_: argparse.ArgumentParser, given: Sequence[str]) -> None:
+        seen.append(given)
+        raise ArgumentError("seen")
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
+    assert main(words) == 2
+    assert seen == [joined]
 
 
 def test_out_is_a_folder_of_the_command() -> None:
