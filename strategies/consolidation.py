@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sfr_cl.core.penalty import Penalty
 from sfr_cl.core.transfer import Sites, inducing, project_precision
+from sfr_cl.data.inputs import concat, length, take
 
 from .models import TaskView
 from .tasks import Recipe, Task, without_warnings
@@ -30,7 +31,7 @@ def consolidate(recipe: Recipe, tasks: Sequence[Task], size: int, *, parts: bool
         parts: whether they are parts of one task. Penalties of tasks add up, each a mean over its
             own inducing inputs; parts add up to the sums of the task before that mean is taken.
     """
-    if len(tasks) == 1 and len(tasks[0].z) <= size:
+    if len(tasks) == 1 and length(tasks[0].z) <= size:
         return tasks[0]
     label = tasks[0].label
     head = recipe.head(label, tasks[0].z)
@@ -38,9 +39,9 @@ def consolidate(recipe: Recipe, tasks: Sequence[Task], size: int, *, parts: bool
     kept = _shares(tasks, size)
     predictive = None
     if recipe.predictive:
-        z = torch.cat([task.z for task in tasks])
+        z = take(concat([task.z for task in tasks]), kept)
         with without_warnings():
-            predictive = recipe.projected(head, joined(tasks, head.size), z[kept])
+            predictive = recipe.projected(head, joined(tasks, head.size), z)
     return Task(
         label=label,
         units=head.active,
@@ -62,10 +63,14 @@ def joined(tasks: Sequence[Task], num_outputs: int) -> Sites:
 def _shares(tasks: Sequence[Task], size: int) -> Tensor:
     """Which of all inducing inputs stay: of each task in proportion to its data."""
     total = sum(task.num_data for task in tasks)
-    order = [torch.randperm(len(task.z)) for task in tasks]
-    starts = [sum(len(task.z) for task in tasks[:i]) for i in range(len(tasks))]
+    sizes = [length(task.z) for task in tasks]
+    order = [torch.randperm(count) for count in sizes]
+    starts = [sum(sizes[:i]) for i in range(len(tasks))]
     # The k-th input of a task waits until the task has earned k inputs: the first to wait stay.
-    waits = [(torch.arange(len(task.z)) + 0.5) * total / max(1, task.num_data) for task in tasks]
+    waits = [
+        (torch.arange(count) + 0.5) * total / max(1, task.num_data)
+        for task, count in zip(tasks, sizes, strict=True)
+    ]
     for wait in waits:
         wait[0] = 0.0  # no task is left out, unless there are too many
     first = torch.cat(waits).argsort(stable=True)[:size]
@@ -90,11 +95,12 @@ def _ordered(task: Task, active: Tensor) -> Task:
 
 def _penalty(recipe: Recipe, tasks: Sequence[Task], kept: Tensor, *, parts: bool) -> Penalty:
     penalties = [task.penalty for task in tasks]
-    z = torch.cat([penalty.z for penalty in penalties])
+    z = concat([penalty.z for penalty in penalties])
+    chosen = take(z, kept)
     observed = torch.cat([penalty.observed for penalty in penalties]).unique()
     pins = [penalty.pin for penalty in penalties]
     penalty = Penalty(
-        z=z[kept],
+        z=chosen,
         targets=torch.cat([penalty.targets for penalty in penalties])[kept],
         observed=observed,
         precision=penalties[0].targets.new_zeros(0, len(kept), len(kept)),
@@ -109,7 +115,7 @@ def _penalty(recipe: Recipe, tasks: Sequence[Task], kept: Tensor, *, parts: bool
     network = recipe.frozen(view)
     with without_warnings():  # of inputs that came twice, which only the stream can help
         every = inducing(recipe.penalty_state(network, z))
-        found = project_precision(precision, every, every.over(network.prepare(z[kept])))
+        found = project_precision(precision, every, every.over(network.prepare(chosen)))
     return replace(penalty, precision=found.to(penalty.targets))
 
 

@@ -10,14 +10,19 @@ from avalanche.models.utils import is_multi_task_module
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from sfr_cl.data.inputs import Inputs, leaves, take, tree_map
 from sfr_cl.errors import DataError, DataTypeError
 
-Pairs = Iterable[tuple[Tensor, Tensor]]
+from .models import unwrapped
+
+Pairs = Iterable[tuple[Inputs, Tensor]]
 
 PairsByLabel = Mapping[int | None, Pairs]
 """Pairs (x, y) by task label; one entry, ``None``, for a model without labels."""
 
 BATCH = 512
+ROWS, FEW = 4, 32
+"""Samples a network is tried on before it is trained, found among so many."""
 KEPT_BYTES = 2**30
 """An experience is read once and kept while a posterior is built, up to this size."""
 
@@ -28,20 +33,51 @@ class ExperienceData:
     Args:
         dataset: gives ``(x, y)`` or ``(x, y, ..., task label)``.
         label: only samples of this task, or ``None`` for all.
+        size: samples read at once.
     """
 
-    def __init__(self, dataset: Any, label: int | None = None) -> None:
-        self._dataset, self._label = evaluated(dataset), label
+    def __init__(self, dataset: Any, label: int | None = None, size: int = BATCH) -> None:
+        self._dataset, self._label, self._size = evaluated(dataset), label, size
 
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for x, y, *rest in in_order(self._dataset, BATCH):
+    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
+        for batch in in_order(self._dataset, self._size):
+            x, y, *rest = parts_of(batch)
             if self._label is None:
                 yield x, y
             elif bool((own := rest[-1] == self._label).any()):
-                yield x[own], y[own]
+                yield take(x, own), y[own]
+
+
+def parts_of(batch: Any) -> list[Any]:
+    """A mini-batch as (x, y, ...); of another form, it is refused."""
+    if not isinstance(batch, list | tuple) or len(batch) < 2:
+        names = f" of {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else ""
+        raise DataTypeError(
+            f"expected mini-batches (x, y) or (x, y, task label), got a "
+            f"{type(batch).__name__}{names}: let the dataset give items (x, y), where x may be a "
+            f"dict of tensors that the network takes as one argument"
+        )
+    return [*batch]
+
+
+def on_device(batch: Any, device: torch.device) -> list[Any]:
+    """A mini-batch moved to a device, whose inputs may be a dict or tuple of tensors."""
+
+    def move(leaf: Tensor) -> Tensor:
+        return leaf.to(device, non_blocking=True)
+
+    return [tree_map(move, part) for part in parts_of(batch)]
+
+
+def first_rows(dataset: Any, label: int | None, *, of_classes: bool) -> tuple[Inputs, Tensor]:
+    """A few samples of a task, of one class only where there are classes."""
+    x, y = next(iter(ExperienceData(dataset, label, FEW if label is None else BATCH)))
+    own = y == y[0] if of_classes else torch.ones(len(y), dtype=torch.bool)
+    rows = own.nonzero()[:ROWS, 0]
+    return take(x, rows), y[rows]
 
 
 def by_label(model: nn.Module, dataset: Any) -> dict[int | None, Pairs]:
@@ -63,12 +99,13 @@ def require_samples(dataset: Any) -> None:
 
 def task_labels(model: nn.Module, dataset: Any) -> list[int | None]:
     """The task labels in a dataset; ``[None]`` for a model that takes none."""
-    if not is_multi_task_module(model):
+    if not is_multi_task_module(unwrapped(model)):
         return [None]
     if hasattr(dataset, "targets_task_labels"):
         return [*sorted(int(label) for label in dataset.targets_task_labels.uniques)]
     found: set[int] = set()
-    for _, _, *rest in in_order(dataset, BATCH):
+    for batch in in_order(dataset, BATCH):
+        _, _, *rest = parts_of(batch)
         if not rest:
             raise DataTypeError(
                 "expected items (x, y, task label) for a model with one head per task, got (x, y)"
@@ -107,6 +144,6 @@ def in_order(dataset: Any, batch_size: int) -> DataLoader[Any]:
 def _kept(data: ExperienceData) -> Pairs:
     """The pairs in memory, unless they are too many: going through transforms takes time."""
     first = next(iter(data), None)
-    if first is None or len(data) * first[0][0].nbytes > KEPT_BYTES:
+    if first is None or len(data) * sum(leaf[0].nbytes for _, leaf in leaves(first[0])) > KEPT_BYTES:
         return data
     return list(data)

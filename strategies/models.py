@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from avalanche.models.utils import is_multi_task_module
 from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from sfr_cl.data.inputs import Inputs, prepare
+from sfr_cl.data.inputs import Inputs, prepare, take
+from sfr_cl.errors import ArgumentError
 from sfr_cl.kernel.network import (
     BOUND,
     FrozenNetwork,
@@ -19,18 +24,59 @@ from sfr_cl.kernel.network import (
 )
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model itself, where it is wrapped to be trained on several devices."""
+    while isinstance(model, DataParallel | DistributedDataParallel):
+        model = model.module
+    return model
+
+
+def require_graph(model: nn.Module) -> None:
+    """Refuse a wrapped model with heads that are left out of the pass of its mini-batch."""
+    if isinstance(model, DistributedDataParallel) and is_multi_task_module(model):
+        raise ArgumentError(
+            "expected a model with one head in DistributedDataParallel, got one with a head for "
+            "each task: the penalty needs heads that the mini-batch leaves out, which it can't "
+            "synchronise; train the model without the wrapper"
+        )
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Give every module the attributes it had: some keep the features of their last mini-batch."""
+    kept = [(vars(part), dict(vars(part))) for part in model.modules()]
+    try:
+        yield
+    finally:
+        for attributes, old in kept:
+            for name in attributes.keys() - old.keys():
+                del attributes[name]
+            attributes.update(old)
+
+
 class TaskView(nn.Module):
     """A model with its task label fixed, and only some of its output units.
 
+    In eval mode too, it has the classifier that is trained: Avalanche's models with a
+    ``train_classifier`` and an ``eval_classifier`` choose between the two by their own mode.
+
     Args:
-        model: the model itself, not a copy.
+        model: the model itself, not a copy; what is wrapped, if it is.
         label: a task label, for a model that takes one.
         units: the output units left, or ``None`` for all.
     """
 
     def __init__(self, model: nn.Module, label: int | None, units: Tensor | None = None) -> None:
         super().__init__()
-        self.model, self.label, self.units = model, label, units
+        self.model, self.label, self.units = unwrapped(model), label, units
+
+    def train(self, mode: bool = True) -> TaskView:
+        """Set the mode of all modules but those that choose their classifier by it."""
+        super().train(mode)
+        for part in self.modules():
+            if hasattr(part, "train_classifier") and hasattr(part, "eval_classifier"):
+                part.training = True
+        return self
 
     def forward(self, x: Inputs) -> Tensor:
         outputs: Tensor = self.model(x) if self.label is None else self.model(x, self.label)
@@ -51,8 +97,15 @@ class TaskView(nn.Module):
     @torch.no_grad()
     def outputs(self, x: Inputs) -> Tensor:
         """Its values at inputs in eval mode, ``[B, C]``."""
-        with eval_mode(self):
-            return run(self, prepare(x, next(self.parameters()).device, self.dtype))
+        return self.run(prepare(x, next(self.parameters()).device, self.dtype))
+
+    def run(self, x: Inputs) -> Tensor:
+        """Its values at prepared inputs in eval mode, ``[B, C]``, with their graph.
+
+        The model is left as it was.
+        """
+        with untouched(self), eval_mode(self):
+            return run(self, x)
 
 
 @dataclass(frozen=True)
@@ -60,14 +113,20 @@ class Head:
     """A head of a model at its current weights, and which of its units are active."""
 
     network: FrozenNetwork
-    """A copy of the model with all units of the head, in float64."""
+    """A copy of the model with all units of the head."""
     active: Tensor
     """The units that depend on the weights, ``[C]``."""
     size: int
     """The number of all units."""
 
     @staticmethod
-    def of(model: nn.Module, label: int | None, x: Tensor, parameters: Parameters = "all") -> Head:
+    def of(
+        model: nn.Module,
+        label: int | None,
+        x: Inputs,
+        parameters: Parameters = "all",
+        dtype: torch.dtype = torch.float64,
+    ) -> Head:
         """The head of a task label.
 
         Avalanche's growing heads give units that are not in use a constant: no kernel can be built
@@ -78,10 +137,11 @@ class Head:
             label: a task label, for a model that takes one.
             x: some inputs.
             parameters: those the copy is differentiated by, as the model names them.
+            dtype: precision of the copy.
         """
         own = TaskView.parameters_of(parameters)
-        network = FrozenNetwork(TaskView(model, label), own, torch.float64)
-        rows = network.prepare(x[:BOUND])
+        network = FrozenNetwork(TaskView(model, label), own, dtype)
+        rows = network.prepare(take(x, slice(0, BOUND)))
         generator = torch.Generator().manual_seed(0)
 
         def draw(like: Tensor) -> Tensor:
@@ -109,6 +169,6 @@ def narrowed(network: FrozenNetwork, units: Tensor) -> FrozenNetwork:
     return network.through(TaskView(view.model, view.label, units))
 
 
-def head_size(model: nn.Module, label: int | None, x: Tensor) -> int:
+def head_size(model: nn.Module, label: int | None, x: Inputs) -> int:
     """The number of units of a head."""
-    return TaskView(model, label).outputs(x[:1]).shape[1]
+    return TaskView(model, label).outputs(take(x, slice(0, 1))).shape[1]

@@ -22,7 +22,8 @@ from .arguments import (
     require_mean,
     selector,
 )
-from .experiences import by_label
+from .experiences import by_label, require_samples
+from .models import require_graph, unwrapped
 from .predictive import Predictive, carried_over
 from .store import TaskStore
 from .tasks import Recipe, Task
@@ -185,12 +186,15 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         """Refuse what would fail only once an experience is learned."""
         require_float64(torch.device(strategy.device))
         require_mean(strategy._criterion)
-        named(strategy.model, self._parameters)
+        require_graph(strategy.model)
+        named(unwrapped(strategy.model), self._parameters)
         self._likelihood = likelihood_of(strategy._criterion, self._likelihood)
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Close a task whose stream has ended; hold units of a head that has grown."""
         experience, recipe = strategy.experience, self._recipe(strategy.model)
+        require_samples(experience.dataset)
+        self._store.require_usable(recipe, experience.dataset)
         if recipe.of_classes:
             self._store.require_inducing(strategy.model, experience.dataset)
         if not isinstance(experience, OnlineCLExperience) or (

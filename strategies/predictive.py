@@ -12,6 +12,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 from sfr_cl import SFRPosterior
 from sfr_cl.core import tune
 from sfr_cl.core.sums import SEEN
+from sfr_cl.data.inputs import Inputs, leaves, length, take
 from sfr_cl.errors import ArgumentError
 
 from .consolidation import joined
@@ -36,7 +37,7 @@ class Predictive:
         self._posteriors = posteriors
 
     def predict(
-        self, x: Tensor, labels: Tensor | None = None, outputs: Tensor | None = None
+        self, x: Inputs, labels: Tensor | None = None, outputs: Tensor | None = None
     ) -> tuple[Tensor, Distribution | None]:
         """What a head would give: log predictive probabilities, a logit, or a regression's mean.
 
@@ -57,12 +58,13 @@ class Predictive:
             )
         if outputs is None:
             width = max(posterior.num_outputs for posterior in self._posteriors.values())
-            outputs = torch.full((len(x), width), ABSENT, dtype=torch.float64, device=x.device)
+            device = leaves(x)[0][1].device
+            outputs = torch.full((length(x), width), ABSENT, dtype=torch.float64, device=device)
         found, predictive = outputs.detach().clone(), None
         for label, rows in rows_by_label(labels):
             if label in self._posteriors:
                 posterior = self._posteriors[label]
-                predictive = of_own_classes(posterior, posterior.predict(x[rows]), label)
+                predictive = of_own_classes(posterior, posterior.predict(take(x, rows)), label)
                 found[rows] = values_of(predictive, outputs[rows])
         return found, predictive if labels is None or len(labels.unique()) == 1 else None
 
@@ -88,7 +90,7 @@ def _posterior(recipe: Recipe, tasks: Sequence[Task]) -> SFRPosterior:
     label = tasks[0].label
     head = recipe.head(label, tasks[0].z)
     with without_warnings():  # of inputs that came twice, which only the stream can help
-        if sum(len(task.z) for task in tasks) > LARGEST:
+        if sum(length(task.z) for task in tasks) > LARGEST:
             tasks = [_thinned(recipe, head, task, LARGEST // len(tasks)) for task in tasks]
         state = recipe.at_weights(head, joined(tasks, head.size))
     view = TaskView(recipe.model, label, head.units)
@@ -100,10 +102,10 @@ def _posterior(recipe: Recipe, tasks: Sequence[Task]) -> SFRPosterior:
 
 def _thinned(recipe: Recipe, head: Head, task: Task, size: int) -> Task:
     """The task over at most ``size`` of its inducing inputs, evenly spaced: they may be sorted."""
-    if len(task.z) <= size:
+    if length(task.z) <= size:
         return task
-    rows = torch.linspace(0, len(task.z) - 1, max(1, size)).round().long()
-    found = recipe.projected(head, joined([task], head.size), task.z[rows])
+    rows = torch.linspace(0, length(task.z) - 1, max(1, size)).round().long()
+    found = recipe.projected(head, joined([task], head.size), take(task.z, rows))
     return replace(task, predictive=found)
 
 

@@ -13,6 +13,8 @@ from torch import nn
 from sfr_cl.kernel.network import Parameters, named
 
 from .arguments import SelectorMaker, likelihood_of
+from .experiences import on_device
+from .models import unwrapped
 from .plugin import SFRPlugin
 
 
@@ -80,7 +82,7 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
             parameters=parameters,
             verbose=verbose,
         )
-        named(model, parameters)  # refuses names of no parameters
+        named(unwrapped(model), parameters)  # refuses names of no parameters
         super().__init__(
             model=model,
             optimizer=optimizer,
@@ -116,3 +118,7 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
                 this task label).
         """
         self.sfr.absorb(self.model, experience.dataset, task)
+
+    def _unpack_minibatch(self) -> None:
+        """Move the mini-batch, whose inputs may be a dict or tuple of tensors, to the device."""
+        self.mbatch = on_device(self.mbatch, self.device)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sfr_cl.errors import ArgumentError, DataError
-from sfr_cl.kernel.network import eval_mode, run
+from sfr_cl.data.inputs import Inputs, concat, length
+from sfr_cl.errors import ArgumentError, DataError, FactorizationError
 
 from .arguments import WITHOUT_DATA, SelectorMaker, selector
 from .consolidation import consolidate
-from .experiences import Pairs, PairsByLabel, classes_of, task_labels
+from .experiences import Pairs, PairsByLabel, classes_of, first_rows, task_labels
 from .models import Head, TaskView, head_size
 from .sample import Sample
-from .tasks import Recipe, Task, absorb, grouped, remember, survey
+from .tasks import Recipe, Task, absorb, grouped, remember, survey, without_warnings
 
 KEPT = 5
 """Samples that are kept of a task whose stream has not ended, for each inducing input."""
@@ -43,6 +44,8 @@ class TaskStore:
     _without_ends: bool = False
     _turns: list[int] = field(default_factory=list)
     _widths: dict[int | None, int] = field(default_factory=dict)
+    _tried: frozenset[tuple[int | None, Any]] = frozenset()
+    """Labels a task could be remembered of, and the parameters the model had."""
 
     # Remembering ---------------------------------------------------------------------------------
 
@@ -119,6 +122,20 @@ class TaskStore:
         self.tasks, self._turns = tasks, []
 
     # Refusing ------------------------------------------------------------------------------------
+
+    def require_usable(self, recipe: Recipe, dataset: Any) -> None:
+        """Refuse, before training, a network no task could be remembered of, by doing it."""
+        structure = tuple(
+            (name, tuple(p.shape), p.requires_grad) for name, p in recipe.model.named_parameters()
+        )
+        for label in task_labels(recipe.model, dataset):
+            if (label, structure) in self._tried:
+                continue
+            rows = first_rows(dataset, label, of_classes=recipe.of_classes)
+            with torch.random.fork_rng(), without_warnings(), suppress(FactorizationError):
+                self._remember(replace(recipe, verbose=False), label, [rows])
+            others = {tried for tried in self._tried if tried[0] != label}
+            self._tried = frozenset({*others, (label, structure)})
 
     def require_inducing(self, model: nn.Module, dataset: Any) -> None:
         """Refuse, before training, more classes of a head than it has inducing inputs."""
@@ -200,12 +217,11 @@ class TaskStore:
             group = [i for i in chosen if tasks[i].label == label]
             view = TaskView(model, label)
             inputs = [tasks[i].penalty.like(view).z for i in group]
-            with eval_mode(view):  # all tasks of a head in one pass
-                outputs = run(view, torch.cat(inputs))
+            outputs = view.run(concat(inputs))  # all tasks of a head in one pass
             if outputs.shape[1] != self._widths.get(label):
                 self.update_heads(model)
                 tasks = self.penalised
-            parts = outputs.split([len(z) for z in inputs])
+            parts = outputs.split([length(z) for z in inputs])
             for i, part in zip(group, parts, strict=True):
                 total = total + tasks[i].penalty.like(view).at(part[:, tasks[i].units])
         return len(tasks) / len(chosen) * total

@@ -22,10 +22,10 @@ from sfr_cl.core.state import State
 from sfr_cl.core.sums import DualSums, Terms
 from sfr_cl.core.transfer import Sites, inducing
 from sfr_cl.data.batches import Batches
-from sfr_cl.data.inputs import Inputs
+from sfr_cl.data.inputs import Inputs, leaves, length, take
 from sfr_cl.errors import DataError, MismatchError, SFRWarning
 from sfr_cl.inducing import Selector, choose, empty_state
-from sfr_cl.kernel.network import FrozenNetwork, Parameters
+from sfr_cl.kernel.network import FrozenNetwork, Parameters, dtype_of
 
 from .experiences import BATCH, Pairs
 from .models import Head, TaskView, narrowed
@@ -54,9 +54,10 @@ class Recipe:
         """Whether targets are classes."""
         return self.likelihood == "classification"
 
-    def head(self, label: int | None, x: Tensor) -> Head:
-        """The head of a task label."""
-        return Head.of(self.model, label, x, self.parameters)
+    def head(self, label: int | None, x: Inputs) -> Head:
+        """The head of a task label, in double precision where it is to predict."""
+        dtype = torch.float64 if self.predictive else dtype_of(self.model)
+        return Head.of(self.model, label, x, self.parameters, dtype)
 
     def frozen(self, view: TaskView) -> FrozenNetwork:
         """A copy of the model as a task sees it."""
@@ -95,7 +96,7 @@ class Recipe:
 
         return Sites.of(state.add(_over_strata(data, sums_of)))
 
-    def projected(self, head: Head, sites: Sites, z: Tensor) -> Sites:
+    def projected(self, head: Head, sites: Sites, z: Inputs) -> Sites:
         """Sites at other inducing inputs, by the kernel of the weights of now."""
         state = self.at_weights(head, sites)
         basis = inducing(state)
@@ -125,10 +126,9 @@ class Task:
     """The inducing inputs its penalty was a mean over when its data was seen."""
 
     @property
-    def z(self) -> Tensor:
+    def z(self) -> Inputs:
         """Its inducing inputs."""
-        found: Tensor = self.penalty.z
-        return found
+        return self.penalty.z
 
     def view(self, model: nn.Module) -> TaskView:
         """A model as this task sees it."""
@@ -161,14 +161,15 @@ def remember(recipe: Recipe, label: int | None, data: Pairs, select: Selector) -
     z, _ = choose(Spec.checked(recipe.likelihood), select, Batches(data, BATCH), head.network)
     z = _distinct(z)
     classes, count = survey(recipe, data, z)
-    observed = torch.zeros(0, dtype=torch.long, device=z.device)
     targets = view.outputs(z)
-    penalty = Penalty(z, targets, observed, targets.new_zeros(0, len(z), len(z)))
+    count_z = len(targets)
+    observed = torch.zeros(0, dtype=torch.long, device=targets.device)
+    penalty = Penalty(z, targets, observed, targets.new_zeros(0, count_z, count_z))
     if recipe.covariance == "sfr":
         found = _precision(recipe, view, head.active, z, data, classes, count)
         penalty = _added(penalty, *found, start=0.0)
     predictive = recipe.predictive_sites(head, z, data, count) if recipe.predictive else None
-    return Task(label, head.active, classes, penalty.like(view), predictive, count, len(z))
+    return Task(label, head.active, classes, penalty.like(view), predictive, count, count_z)
 
 
 def absorb(recipe: Recipe, task: Task, data: Pairs) -> Task:
@@ -181,7 +182,7 @@ def absorb(recipe: Recipe, task: Task, data: Pairs) -> Task:
             view = task.view(recipe.model)
             observed, precision = _precision(recipe, view, task.units, task.z, data, known, count)
             # Consolidation changes the inputs of the mean, and not what a sample counts for.
-            precision = len(task.z) / task.points * precision
+            precision = length(task.z) / task.points * precision
             penalty = _added(penalty, observed, precision, start=penalty.pin).like(view)
         if predictive is not None:
             head = recipe.head(task.label, next(iter(data))[0])
@@ -212,9 +213,9 @@ def without_warnings() -> Iterator[None]:
         yield
 
 
-def survey(recipe: Recipe, data: Pairs, z: Tensor | None) -> tuple[frozenset[int], int]:
+def survey(recipe: Recipe, data: Pairs, z: Inputs | None) -> tuple[frozenset[int], int]:
     """The classes of some data, and its size. Inducing inputs drawn from it must show them all."""
-    rows = set() if z is None else {_bytes(row) for row in z}
+    rows = set() if z is None else {*_rows(z)}
     classes: set[int] = set()
     drawn: set[int] = set()
     count = 0.0
@@ -223,8 +224,8 @@ def survey(recipe: Recipe, data: Pairs, z: Tensor | None) -> tuple[frozenset[int
         if recipe.of_classes:
             classes.update(y.unique().tolist())
             if len(drawn) < len(classes) and z is not None:
-                pairs = zip(x.to(z), y.tolist(), strict=True)
-                drawn.update(c for row, c in pairs if c not in drawn and _bytes(row) in rows)
+                pairs = zip(_rows(x, like=z), y.tolist(), strict=True)
+                drawn.update(c for row, c in pairs if c not in drawn and row in rows)
     if drawn and drawn != classes:
         raise DataError(
             f"expected an inducing input of every class, got none of {sorted(classes - drawn)}: "
@@ -233,23 +234,30 @@ def survey(recipe: Recipe, data: Pairs, z: Tensor | None) -> tuple[frozenset[int
     return frozenset(classes), round(count)
 
 
-def _distinct(z: Tensor) -> Tensor:
+def _distinct(z: Inputs) -> Inputs:
     """Every row once: a stream may repeat its samples."""
-    first: dict[bytes, int] = {}
-    for i, row in enumerate(z):
-        first.setdefault(_bytes(row), i)
-    return z if len(first) == len(z) else z[[*first.values()]]
+    first: dict[tuple[bytes, ...], int] = {}
+    for i, row in enumerate(_rows(z)):
+        first.setdefault(row, i)
+    return z if len(first) == length(z) else take(z, torch.tensor([*first.values()]))
 
 
-def _bytes(row: Tensor) -> bytes:
-    return row.contiguous().cpu().numpy().tobytes()
+def _rows(x: Inputs, like: Inputs | None = None) -> Iterator[tuple[bytes, ...]]:
+    """Every row as bytes, of the values it has in the precision of others."""
+    known = leaves(x if like is None else like)
+    columns = [
+        leaf.to(other.dtype).contiguous().cpu().numpy()
+        for (_, leaf), (_, other) in zip(leaves(x), known, strict=True)
+    ]
+    for row in zip(*columns, strict=True):
+        yield tuple(part.tobytes() for part in row)
 
 
 def _precision(
     recipe: Recipe,
     view: TaskView,
     units: Tensor,
-    z: Tensor,
+    z: Inputs,
     data: Pairs,
     classes: frozenset[int],
     count: int,

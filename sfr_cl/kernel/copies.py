@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import cast
+from types import CellType, FunctionType
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +53,25 @@ def copied(module: nn.Module) -> nn.Module:
     with LOCK:  # a pass leaves hooks and flags on it until it ends
         copied = copy.deepcopy(module, memo=known)
     for part in copied.modules():
+        for hooks in (part._forward_hooks, part._forward_pre_hooks):
+            hooks.update({key: _rebound(hook, known) for key, hook in hooks.items()})
         if type(part).__name__ == "OptimizedModule":  # run as it was before torch.compile
             part.forward = cast(nn.Module, part._orig_mod).__call__
     return copied
+
+
+def _rebound(hook: Any, copies: dict[int, Any]) -> Any:
+    """A hook with the copies of what its closure holds: copying a function copies none of it."""
+    if not isinstance(hook, FunctionType) or not hook.__closure__:
+        return hook
+    closure = tuple(_rebound_cell(cell, copies) for cell in hook.__closure__)
+    made = FunctionType(hook.__code__, hook.__globals__, hook.__name__, hook.__defaults__, closure)
+    made.__kwdefaults__ = hook.__kwdefaults__
+    return made
+
+
+def _rebound_cell(cell: CellType, copies: dict[int, Any]) -> CellType:
+    try:
+        return CellType(copies[id(cell.cell_contents)])
+    except (KeyError, ValueError):  # nothing of the network's, or nothing at all
+        return cell
