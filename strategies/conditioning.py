@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from avalanche.models.utils import is_multi_task_module
+from avalanche.training.plugins import SynapticIntelligencePlugin
 from avalanche.training.plugins.evaluation import default_evaluator
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
@@ -18,7 +20,8 @@ from sfr_cl.core.absorb import Absorption
 from sfr_cl.core.spec import Spec
 from sfr_cl.data.arguments import positive, whole
 from sfr_cl.data.batches import Batches
-from sfr_cl.errors import ArgumentError
+from sfr_cl.data.inputs import length, take
+from sfr_cl.errors import ArgumentError, FactorizationError
 from sfr_cl.inducing import Selector, empty_state
 from sfr_cl.kernel.network import FrozenNetwork, Parameters, as_matrix, named, require_float64
 
@@ -26,15 +29,19 @@ from .arguments import SelectorMaker, likelihood_of, parameters_of, selector
 from .experiences import (
     BATCH,
     ExperienceData,
+    Pairs,
     classes_of,
     evaluated,
+    first_rows,
     in_order,
+    on_device,
     require_samples,
     task_labels,
 )
-from .models import Head, TaskView
+from .models import Head, TaskView, unwrapped
 from .predictive import ABSENT, Predictive, of_own_classes, rows_by_label, values_of
 from .progress import shown
+from .tasks import without_warnings
 
 Posteriors = dict[int | None, SFRPosterior]
 """By task label; under ``None`` for a model without."""
@@ -125,7 +132,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
             selector(inducing, 1)  # refuses a name that is none
         self._inducing = inducing
         self._parameters = parameters_of(parameters)
-        named(model, parameters)  # refuses names of no parameters
+        named(unwrapped(model), parameters)  # refuses names of no parameters
         require_float64(torch.device(device))
         self._train_first, self._trained = train_first, False
         self._posteriors: Posteriors = {}
@@ -199,7 +206,9 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
     # The conditioning pass -----------------------------------------------------------------------
 
     def _train_exp(self, experience: Any, eval_streams: Any = None, **kwargs: Any) -> None:
+        self._require_plugins()
         if self._train_first and not self._trained:
+            self._require_usable(experience.dataset)
             super()._train_exp(experience, eval_streams, **kwargs)
             self._trained = True
         # Not the loader of training, which may oversample or replay: every sample counts once.
@@ -210,8 +219,8 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         self._posteriors = posteriors
         self._after_training_epoch(**kwargs)
 
-    @torch.no_grad()
     def _condition(self, posteriors: Posteriors, **kwargs: Any) -> None:
+        # Not without gradients: there are plug-ins with backward passes of their own.
         passes: dict[int | None, Absorption] = {}
         for mbatch in self.dataloader:
             self.mbatch = mbatch
@@ -225,6 +234,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         for absorption in passes.values():
             absorption.finish()
 
+    @torch.no_grad()
     def _step(
         self, posteriors: Posteriors, passes: dict[int | None, Absorption]
     ) -> tuple[Tensor, Distribution | None]:
@@ -234,26 +244,40 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         for label, rows in parts:
             if label not in passes:
                 passes[label] = posteriors[label].absorption()
-            predictive = passes[label].step(self.mb_x[rows], self.mb_y[rows])
+            predictive = passes[label].step(take(self.mb_x, rows), self.mb_y[rows])
             predictive = of_own_classes(posteriors[label], predictive, label)
             outputs[rows] = values_of(predictive, outputs[rows])
         return outputs, predictive if len(parts) == 1 else None
 
     @property
     def _labels(self) -> Tensor | None:
-        labels: Tensor | None = self.mb_task_id if is_multi_task_module(self.model) else None
+        of_tasks = is_multi_task_module(unwrapped(self.model))
+        labels: Tensor | None = self.mb_task_id if of_tasks else None
         return labels
+
+    @property
+    def _targets(self) -> Tensor | None:
+        """The targets of the mini-batch, if it has any: one to predict may lack them."""
+        targets: Tensor | None = self.mb_y if len(self.mbatch) > 1 else None
+        return targets
 
     def _blank_outputs(self, posteriors: Posteriors) -> Tensor:
         """A place for the outputs of a mini-batch, and for classes that were never seen.
 
         Other likelihoods compare outputs with targets, ``[B]`` or ``[B, C]``, one by one.
         """
-        if not self._of_classes:
-            return torch.zeros(self.mb_y.shape, device=self.device)
+        count, targets = length(self.mb_x), self._targets
         width = max((posterior.num_outputs for posterior in posteriors.values()), default=2)
-        width = max(width, int(self.mb_y.max()) + 1)
-        return torch.full((len(self.mb_y), width), ABSENT, device=self.device)
+        if not self._of_classes:
+            shape = (count, width) if targets is None else targets.shape
+            return torch.zeros(shape, device=self.device)
+        if targets is not None:
+            width = max(width, int(targets.max()) + 1)
+        return torch.full((count, width), ABSENT, device=self.device)
+
+    def _unpack_minibatch(self) -> None:
+        """Move the mini-batch, whose inputs may be a dict or tuple of tensors, to the device."""
+        self.mbatch = on_device(self.mbatch, self.device)
 
     # The first experience of a task label --------------------------------------------------------
 
@@ -272,8 +296,26 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
                 posteriors[label].grow_outputs(classes)
         return posteriors
 
-    def _empty(self, data: ExperienceData, label: int | None, classes: int) -> SFRPosterior:
-        """A posterior without data, at the weights of now."""
+    def _require_plugins(self) -> None:
+        """Refuse what reads gradients of a loss, where there are none."""
+        if any(isinstance(plugin, SynapticIntelligencePlugin) for plugin in self.plugins):
+            raise ArgumentError(
+                "expected plug-ins that need no gradients, since nothing is trained, got "
+                "SynapticIntelligencePlugin: leave it out"
+            )
+
+    def _require_usable(self, dataset: Any) -> None:
+        """Refuse, before training, a network there can be no posterior of, by making one."""
+        for label in task_labels(self.model, dataset):
+            rows = first_rows(dataset, label, of_classes=self._of_classes)
+            classes = max(classes_of(dataset)) + 1 if self._of_classes else 0
+            with without_warnings(), suppress(FactorizationError):
+                self._empty([rows], label, classes, count=len(rows[1])).update(rows)
+
+    def _empty(
+        self, data: Pairs, label: int | None, classes: int, count: int | None = None
+    ) -> SFRPosterior:
+        """A posterior without data, at the weights of now, over all inducing inputs or fewer."""
         head = Head.of(self.model, label, next(iter(data))[0])
         view = TaskView(self.model, label, head.units)
         spec = Spec.checked(
@@ -285,7 +327,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         wanted: Tensor | Selector = (
             self._inducing
             if isinstance(self._inducing, Tensor)
-            else selector(self._inducing, self._num_inducing, without_data=True)
+            else selector(self._inducing, count or self._num_inducing, without_data=True)
         )
         with torch.random.fork_rng():
             torch.manual_seed(self._seed)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from sfr_cl import SFRPosterior
@@ -57,15 +57,17 @@ class Predictive:
                 + ("none" if labels is None else "some")
             )
         if outputs is None:
-            width = max(posterior.num_outputs for posterior in self._posteriors.values())
             device = leaves(x)[0][1].device
-            outputs = torch.full((length(x), width), ABSENT, dtype=torch.float64, device=device)
+            width = max(posterior.num_outputs for posterior in self._posteriors.values())
+            shape = (length(x), width)
+            outputs = torch.full(shape, ABSENT, dtype=torch.float64, device=device)
         found, predictive = outputs.detach().clone(), None
         for label, rows in rows_by_label(labels):
             if label in self._posteriors:
                 posterior = self._posteriors[label]
                 predictive = of_own_classes(posterior, posterior.predict(take(x, rows)), label)
-                found[rows] = values_of(predictive, outputs[rows])
+                found = _widened(found, predictive)
+                found[rows] = values_of(predictive, found[rows])
         return found, predictive if labels is None or len(labels.unique()) == 1 else None
 
 
@@ -119,6 +121,14 @@ def of_own_classes(
     if not bool(seen.any()):
         return predictive
     return type(predictive)(logits=predictive.logits.masked_fill(~seen, ABSENT))
+
+
+def _widened(outputs: Tensor, predictive: Distribution) -> Tensor:
+    """Outputs of a classifier that has no unit yet for each class the predictive knows."""
+    if not isinstance(predictive, Categorical):
+        return outputs
+    missing = predictive.logits.shape[1] - outputs.shape[1]
+    return nn.functional.pad(outputs, (0, max(0, missing)), value=ABSENT)
 
 
 def values_of(predictive: Distribution, outputs: Tensor) -> Tensor:

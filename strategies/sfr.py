@@ -44,6 +44,8 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
     [[0, 1], [2, 3], [4, 5]]
     """
 
+    mbatch: Any
+
     def __init__(
         self,
         *,
