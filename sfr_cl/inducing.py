@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -270,7 +270,7 @@ def choose(
         batches: the data; ``None`` where Z must be given.
         network: the frozen network.
     """
-    if not (wanted is None or callable(wanted) or isinstance(wanted, Integral)):
+    if is_given(wanted):
         if not isinstance(wanted, Tensor | np.ndarray | Mapping | list | tuple):
             raise DataTypeError(
                 f"expected inducing to be a number of inputs, the inputs themselves, or a selector "
@@ -290,6 +290,11 @@ def choose(
     if isinstance(select, noise | smooth_noise):
         _require_takes_noise(network, z)
     return z, kernel
+
+
+def is_given(wanted: Any) -> bool:
+    """Whether inducing inputs are given themselves, and not a way to choose them."""
+    return not (wanted is None or callable(wanted) or isinstance(wanted, Integral))
 
 
 def _require_takes_noise(network: FrozenNetwork, z: Inputs) -> None:
@@ -312,7 +317,8 @@ def empty_state(spec: Spec, wanted: Any, batches: Batches | None, network: Froze
     z, kernel = choose(spec, wanted, batches, network)
     network.require_alike(z)
     spec.outputs(kernel.num_outputs)  # refuses a number that does not fit
-    return State.empty(spec, InducingInputs.of(kernel, z, spec.batch_size))
+    basis = InducingInputs.of(kernel, z, spec.batch_size)
+    return State.empty(spec, replace(basis, given=is_given(wanted)))
 
 
 def as_selector(wanted: Any, batches: Batches) -> Selector:

@@ -23,11 +23,10 @@ from sfr_cl.core.predict import Predictor, latents
 from sfr_cl.core.solve import Solved, Sweep
 from sfr_cl.core.spec import Spec
 from sfr_cl.core.state import State
-from sfr_cl.core.sums import DualSums
-from sfr_cl.core.transfer import Sites, inducing
+from sfr_cl.core.transfer import Sites, aligned, inducing
 from sfr_cl.data.arguments import choice, fraction, positive, whole
 from sfr_cl.data.batches import Batches, Data
-from sfr_cl.data.inputs import Inputs, same
+from sfr_cl.data.inputs import Inputs
 from sfr_cl.deprecation import renamed
 from sfr_cl.errors import ArgumentError, DataError, MismatchError, NotFittedError
 from sfr_cl.inducing import Selector, as_selector, checked_pairs, empty_state
@@ -116,6 +115,9 @@ class SFRPosterior:
     >>> posterior.predict(torch.tensor([[0.5]])).mean
     tensor([[0.2500]], dtype=torch.float64)
     """
+
+    _keeps_inducing = False
+    """Whether :meth:`fit` starts over the inducing inputs there are, instead of those given."""
 
     def __init__(
         self,
@@ -225,7 +227,8 @@ class SFRPosterior:
                 f"expected sites of {own[0]!r} linearised at the {own[1]}, got those of "
                 f"{sites.kind[0]!r} at the {sites.kind[1]}: build both posteriors alike"
             )
-        state = self._empty(None, sites.z)
+        state = empty_state(self._spec, sites.z, None, self._frozen())
+        state = replace(state, basis=replace(inducing(state), given=sites.given))
         if state.sums.weight.shape != sites.sums.weight.shape:
             raise MismatchError(
                 f"expected sites of {len(state.sums.weight)} kernels, got "
@@ -250,7 +253,7 @@ class SFRPosterior:
             ArgumentError: the selector does not choose rows of the data.
         """
         batches = Batches(data, self._spec.batch_size or FIRST_BATCH)
-        selector = as_selector(self._inducing, batches)
+        selector = as_selector(self.inducing, batches)
         if not hasattr(selector, "indices"):
             raise ArgumentError(
                 f"expected a selector of rows of the data (random, class_balanced, greedy), got "
@@ -297,23 +300,34 @@ class SFRPosterior:
     def forget(self, data: Data, *, weight: float = 1.0) -> SFRPosterior:
         """Take data out again, exactly as if it had never been seen.
 
+        Inducing inputs that were chosen from data and equal one of its rows, in the precision of
+        the posterior, are dropped: what is left is the posterior over the others, exactly, and a
+        file saved after has none of these rows. So is one that equals a row of somebody else's
+        data too, which stays in the sums. Fewer inducing inputs hold less:
+        :meth:`replace_inducing` takes new ones. Those given as a tensor stay, with a warning.
+
+        To forget persons, choose inducing inputs that are no data from the start
+        (:class:`~sfr_cl.noise`, :class:`~sfr_cl.smooth_noise`): forgetting then costs nothing. The
+        weights of a network that was trained on their data still remember it, and so does ``mean=
+        "network"``. That can't be undone here: condition a network that never saw it.
+
         Sums can't tell whether these very samples were absorbed. What can be told is refused: more
         samples, of all or of a class, than were seen, and a posterior left indefinite.
 
         Args:
-            data: the samples to take out.
+            data: the samples to take out, as they were absorbed.
             weight: what discounting has left of them: gamma after one ``discount(gamma)``.
 
         Returns:
             The posterior itself.
 
         Raises:
-            DataError: samples that can't have been absorbed.
+            DataError: samples that can't have been absorbed, or that are all inducing inputs.
             ArgumentError: ``linearize_at="posterior"``, where terms depend on the data before.
         """
-        self.state.spec.require_order_free("to forget data")
-        sums = self._sums(data) * positive("weight", weight)
-        return self._adopt(self.state.remove(sums))
+        state, weight = self.state, positive("weight", weight)
+        state.spec.require_order_free("to forget data")
+        return self._adopt(state.forget(Batches(data, state.basis.batch_size), weight))
 
     def discount(self, gamma: float) -> SFRPosterior:
         """Give all data seen so far another weight.
@@ -341,6 +355,9 @@ class SFRPosterior:
     def __add__(self, other: SFRPosterior) -> SFRPosterior:
         """Merge two workers' posteriors over the same network and inducing inputs.
 
+        Inducing inputs that one of them has dropped, to :meth:`forget` their rows, are dropped from
+        the other too, exactly.
+
         Returns:
             A posterior of the data of both; they stay as they are.
 
@@ -361,7 +378,10 @@ class SFRPosterior:
         _require_same("networks", mine.basis.network.agrees_with(theirs.basis.network))
         _require_same("kernels", mine.basis.kernel_outputs == theirs.basis.kernel_outputs)
         _require_same("number of outputs", mine.num_outputs == theirs.num_outputs)
-        _require_same("inducing inputs", same(self.inducing_inputs, other.inducing_inputs))
+        common = aligned(mine, theirs)
+        if common is None:
+            raise _different("inducing inputs")
+        mine, theirs = common
         device = mine.basis.network.device
         sums = mine.sums + theirs.sums.to(device)
         reference = mine.reference + theirs.reference.to(device)
@@ -403,7 +423,8 @@ class SFRPosterior:
         """
         basis = inducing(self.state)
         z = basis.network.prepare(z, "inducing inputs")
-        return self._adopt(self.state.project(basis.over(z, self._spec.batch_size)))
+        over = replace(basis.over(z, self._spec.batch_size), given=True)
+        return self._adopt(self.state.project(over))
 
     @torch.inference_mode(False)
     def grow_outputs(self, network: nn.Module | int) -> SFRPosterior:
@@ -651,8 +672,8 @@ class SFRPosterior:
 
     @property
     def inducing(self) -> Any:
-        """The inducing inputs, their number, or a selector, as given."""
-        return self._inducing
+        """The inducing inputs, their number, or a selector, as given; those that a file had."""
+        return self.inducing_inputs if self._keeps_inducing else self._inducing
 
     @property
     def is_fitted(self) -> bool:
@@ -800,7 +821,7 @@ class SFRPosterior:
         if likelihood is not None:
             snapshot.require_settings(values, likelihood)
         posterior = cls.of(spec, network).load_state_dict({"tensors": tensors, "values": values})
-        posterior._inducing = posterior.inducing_inputs
+        posterior._keeps_inducing = True
         return posterior
 
     @classmethod
@@ -823,6 +844,18 @@ class SFRPosterior:
         keywords = {field.name: getattr(spec, field.name) for field in fields(Spec)}
         posterior = cls(network, keywords.pop("likelihood"), inducing=inducing, **keywords)
         return posterior if state is None else posterior._adopt(state)
+
+    @classmethod
+    def over(cls, spec: Spec, state: State) -> SFRPosterior:
+        """A posterior from its parts that :meth:`fit` starts again over the inducing inputs it has.
+
+        Args:
+            spec: what it is asked for.
+            state: what it knows.
+        """
+        posterior = cls.of(spec, inducing(state).network.module, state)
+        posterior._keeps_inducing = True
+        return posterior
 
     def to(self, device: torch.device | str) -> SFRPosterior:
         """Move the posterior; the user's network stays where it is.
@@ -884,13 +917,12 @@ class SFRPosterior:
                 return network
         return FrozenNetwork(self._network, self._spec.parameters, self._spec.dtype)
 
-    def _empty(self, batches: Batches | None, wanted: Any = None) -> State:
-        wanted = self._inducing if wanted is None else wanted
-        return empty_state(self._spec, wanted, batches, self._frozen())
-
-    def _sums(self, data: Data) -> DualSums:
-        state = self.state
-        return state.sums_of(Batches(data, state.basis.batch_size))
+    def _empty(self, batches: Batches | None) -> State:
+        state = empty_state(self._spec, self.inducing, batches, self._frozen())
+        if not self._keeps_inducing:
+            return state
+        basis = inducing(state).like_origin(inducing(self.state))
+        return replace(state, basis=basis)
 
     def _require_data(self) -> None:
         if not self.state.has_data:
@@ -918,7 +950,11 @@ class _Fitted:
 
 def _require_same(what: str, agree: bool) -> None:
     if not agree:
-        raise MismatchError(
-            f"expected posteriors with the same {what}, got different ones: build both from "
-            f"the same network, with inducing=the other's inducing_inputs"
-        )
+        raise _different(what)
+
+
+def _different(what: str) -> MismatchError:
+    return MismatchError(
+        f"expected posteriors with the same {what}, got different ones: build both from "
+        f"the same network, with inducing=the other's inducing_inputs"
+    )

@@ -22,11 +22,12 @@ from sfr_cl.data.inputs import (
     as_like,
     concat,
     length,
+    matching,
     prepare,
     take,
     tree_map,
 )
-from sfr_cl.errors import ArgumentError, SFRWarning
+from sfr_cl.errors import ArgumentError, MismatchError, SFRWarning
 from sfr_cl.kernel import TangentKernel
 from sfr_cl.kernel.network import FrozenNetwork
 from sfr_cl.kernel.tangent import AtInducing
@@ -90,6 +91,9 @@ class Basis(ABC):
     factor: Tensor
     """L, ``[K, M, M]``: u = L phi are the values that site parameters are about."""
 
+    given = False
+    """Whether features are of inputs that were given, which stay when these are forgotten."""
+
     @property
     def num_kernels(self) -> int:
         """K."""
@@ -133,6 +137,17 @@ class Basis(ABC):
     def onto(self, other: Any) -> Tensor:
         """A with phi_other = A phi for what the features of this one hold, ``[K, M', M]``."""
 
+    def drawn_from(self, x: Inputs) -> Tensor:
+        """Which features are of a row of some prepared inputs, ``[M]``."""
+        del x
+        return torch.zeros(self.size, dtype=torch.bool, device=self.factor.device)
+
+    def without(self, dropped: Tensor) -> tuple[Basis, Tensor]:
+        """Without some features, ``[M]``, and A with phi' = A phi."""
+        raise MismatchError(
+            f"expected inducing inputs to drop {int(dropped.sum())} of, got features without any"
+        )
+
     @abstractmethod
     def grown(self, network: FrozenNetwork, num_outputs: int, *, shared: bool) -> Basis:
         """The same features of a network whose head has grown to some number of outputs."""
@@ -150,10 +165,15 @@ class InducingInputs(Basis):
     z: Inputs
     at_z: AtInducing
     """kappa with one side fixed at Z."""
+    given: bool = False
+    """Whether Z was given, and not chosen from data: then it stays, whatever is forgotten."""
+    dropped: tuple[int, ...] = ()
+    """Places, among all inducing inputs there were, of those that have been dropped since."""
 
     @staticmethod
     def of(kernel: TangentKernel, z: Inputs, batch_size: int | None = None) -> InducingInputs:
         """Z, prepared, whitened; ``None`` chooses a batch size."""
+        kernel = kernel.probing(z)  # no row of the data is kept but those
         size = choose_batch_size(kernel, length(z), batch_size)
         at_z = kernel.inducing(z, size)
         _require_derivatives(at_z.gram)
@@ -214,6 +234,33 @@ class InducingInputs(Basis):
     def onto(self, other: InducingInputs) -> Tensor:
         return torch.linalg.solve_triangular(other.factor, self.features(other.z).phi, upper=False)
 
+    def drawn_from(self, x: Inputs) -> Tensor:
+        """Which inducing inputs are rows of some prepared inputs, bit for bit."""
+        return matching(self.z, x)
+
+    @property
+    def places(self) -> list[int]:
+        """Where Z was among all inducing inputs there were."""
+        gone = set(self.dropped)
+        return [place for place in range(self.size + len(gone)) if place not in gone]
+
+    def without(self, dropped: Tensor) -> tuple[InducingInputs, Tensor]:
+        """Exactly: rows of L are dropped, and L_kept = L' Q with L' lower triangular, Q Q' = I."""
+        kept = (~dropped).nonzero()[:, 0]
+        q, r = torch.linalg.qr(self.factor[:, kept].mT)
+        signs = r.diagonal(dim1=-2, dim2=-1).sign()
+        factor = (signs[:, :, None] * r).mT.contiguous()
+        z, places = take(self.z, kept), self.places
+        kernel = self.kernel.probing(z)
+        basis = InducingInputs.whitened(kernel, z, factor, self.batch_size)
+        gone = [places[at] for at in dropped.nonzero()[:, 0].tolist()]
+        basis = replace(basis, given=self.given, dropped=tuple(sorted([*self.dropped, *gone])))
+        return basis, (q * signs[:, None, :]).mT
+
+    def like_origin(self, other: InducingInputs) -> InducingInputs:
+        """As inducing inputs that were given, or dropped, as others."""
+        return replace(self, given=other.given, dropped=other.dropped)
+
     def over(self, z: Inputs, batch_size: int | None = None) -> InducingInputs:
         """The same network over other inducing inputs; ``None`` chooses a batch size."""
         return InducingInputs.of(self.kernel, z, batch_size)
@@ -226,7 +273,8 @@ class InducingInputs(Basis):
         _require_derivatives(at_z.gram)
         _warn_of_duplicates(at_z.gram)
         factor = extend_cholesky(self.factor, at_z.gram, GRAM, JITTER[self.network.dtype])
-        return InducingInputs.whitened(self.kernel, joint, factor, size, at_z)
+        extended = InducingInputs.whitened(self.kernel, joint, factor, size, at_z)
+        return extended.like_origin(self)
 
     def grown(self, network: FrozenNetwork, num_outputs: int, *, shared: bool) -> InducingInputs:
         """A shared kernel stays that of the first outputs."""
@@ -238,12 +286,14 @@ class InducingInputs(Basis):
         if not shared:
             new = cholesky(at_z.gram[len(factor) :], GRAM, JITTER[network.dtype])
             factor = torch.cat([factor, new])
-        return InducingInputs.whitened(kernel, self.z, factor, self.batch_size, at_z)
+        grown = InducingInputs.whitened(kernel, self.z, factor, self.batch_size, at_z)
+        return grown.like_origin(self)
 
     def to(self, device: torch.device) -> InducingInputs:
         z = tree_map(lambda leaf: leaf.to(device), self.z)
         kernel = self.kernel.at(self.network.to(device), z)
-        return InducingInputs.whitened(kernel, z, self.factor.to(device), self.batch_size)
+        moved = InducingInputs.whitened(kernel, z, self.factor.to(device), self.batch_size)
+        return moved.like_origin(self)
 
 
 def choose_batch_size(kernel: TangentKernel, num_inducing: int, requested: int | None) -> int:

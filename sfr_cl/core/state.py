@@ -6,6 +6,7 @@ error in between changes nothing.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +22,7 @@ from sfr_cl.core.modes import Conditional
 from sfr_cl.core.spec import Spec
 from sfr_cl.core.sums import SEEN, DualSums, Terms
 from sfr_cl.data.inputs import Inputs, as_tensor, length, take
-from sfr_cl.errors import ArgumentError, DataError, MismatchError
+from sfr_cl.errors import ArgumentError, DataError, MismatchError, SFRWarning
 from sfr_cl.kernel.network import FrozenNetwork, require_float64
 from sfr_cl.likelihoods import Likelihood, PriorReading
 
@@ -137,10 +138,18 @@ class State:
         point = self.basis.network.tangent(x) if spec.mean == "network" else outputs
         return Terms.at_outputs(spec.likelihood, outputs, point, y, shared=spec.shared)
 
-    def sums_of(self, batches: Pairs) -> DualSums:
-        """The sums of some data: the one path by which data enters or leaves."""
+    def sums_of(
+        self, batches: Pairs, look: Callable[[Inputs], object] = lambda _: None
+    ) -> DualSums:
+        """The sums of some data: the one path by which data enters or leaves.
+
+        Args:
+            batches: the data.
+            look: is shown the inputs of each batch.
+        """
         total = self.no_sums()
         for x, y in self.checked(batches):
+            look(x)
             features, before = self.basis.features(x), self
             if self.spec.at_posterior:
                 before = self.add(total)
@@ -191,6 +200,37 @@ class State:
         # What was predicted by has seen the data that is to be forgotten.
         return replace(self.with_sums(left), forecast=None)
 
+    def forget(self, batches: Pairs, weight: float = 1.0) -> State:
+        """Without some data, and without the inducing inputs that are rows of it."""
+        found: list[Tensor] = []
+        sums = self.sums_of(batches, lambda x: found.append(self.basis.drawn_from(x)))
+        left = self.remove(sums * weight)
+        dropped = left.droppable(torch.stack(found).any(0))
+        return left.restricted(dropped) if bool(dropped.any()) else left
+
+    def droppable(self, found: Tensor) -> Tensor:
+        """Which inducing inputs go when some were found among forgotten rows, ``[M]``."""
+        if self.basis.given and bool(found.any()):
+            warnings.warn(
+                f"{int(found.sum())} of the inducing inputs that were given equal rows that are "
+                f"now forgotten, and stay, in files too: take them out with replace_inducing, or "
+                f"give inputs that are no data",
+                SFRWarning,
+                stacklevel=4,
+            )
+            return torch.zeros_like(found)
+        if bool(found.all()):
+            raise DataError(
+                f"expected to leave some inducing input, got samples that are all {len(found)} of "
+                f"them: add others first (add_inducing, or more samples of a stream), or begin "
+                f"again over inducing inputs that are no data, such as sfr_cl.noise(512)"
+            )
+        return found
+
+    def restricted(self, dropped: Tensor) -> State:
+        """Without some inducing inputs, ``[M]``: as if they had never been there, exactly."""
+        return self._carried(*self.basis.without(dropped))
+
     def discount(self, gamma: float) -> State:
         """With a share of the weight of all data; scores are of predictions, and stay."""
         forecast = None if self.forecast is None else self.forecast.discount(gamma)
@@ -204,7 +244,10 @@ class State:
         With u' = f(Z') and u = f(Z), B' = K(Z', Z) K^-1 B K^-1 K(Z, Z') and so on: in whitened
         coordinates, A W A' with A = L'^-1 kappa(Z', Z) L^-T.
         """
-        onto = self.basis.onto(basis)
+        return self._carried(basis, self.basis.onto(basis))
+
+    def _carried(self, basis: Basis, onto: Tensor) -> State:
+        """Over features phi' = A phi."""
         reference = transposed_product(onto.mT, self.reference)
         sums = self.sums.projected(onto)
         return replace(self, basis=basis, sums=sums, reference=reference, forecast=None)

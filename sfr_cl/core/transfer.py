@@ -17,7 +17,7 @@ from sfr_cl.core.basis import InducingInputs
 from sfr_cl.core.linalg import sites, transposed_product, transposed_solve
 from sfr_cl.core.state import State
 from sfr_cl.core.sums import DualSums
-from sfr_cl.data.inputs import Inputs, concat, leaves, length, tree_map
+from sfr_cl.data.inputs import Inputs, concat, leaves, length, same, tree_map
 from sfr_cl.errors import MismatchError
 
 
@@ -32,6 +32,8 @@ class Sites:
     """alpha of the data the network was trained on, ``[C, M]``, in the coordinates of u."""
     kind: tuple[str, str] | None = None
     """The likelihood, and where it was linearised, if that is known: how the sums are read."""
+    given: bool = False
+    """Whether Z was given, and not chosen from data."""
 
     @staticmethod
     def none(z: Inputs, num_outputs: int, num_kernels: int = 1) -> Sites:
@@ -45,7 +47,8 @@ class Sites:
         basis = inducing(state)
         reference = transposed_solve(basis.factor, state.reference)
         sums, spec = state.sums.on_values(basis.factor), state.spec
-        return Sites(basis.z, sums, reference, (spec.likelihood.name, spec.linearize_at))
+        kind = spec.likelihood.name, spec.linearize_at
+        return Sites(basis.z, sums, reference, kind, basis.given)
 
     def at(self, state: State) -> State:
         """The sites added to a state over the same inducing inputs, at any weights."""
@@ -86,6 +89,7 @@ class Sites:
             DualSums.join([part.sums for part in parts]),
             torch.cat([part.reference for part in parts], dim=1),
             parts[0].kind,
+            all(part.given for part in parts),
         )
 
     def to(self, device: torch.device) -> Sites:
@@ -112,3 +116,24 @@ def inducing(state: State) -> InducingInputs:
             "it with inducing=..."
         )
     return state.basis
+
+
+def aligned(mine: State, theirs: State) -> tuple[State, State] | None:
+    """Two states over the inducing inputs that neither has dropped; ``None`` if others differ."""
+    left, right = inducing(mine), inducing(theirs)
+    if same(left.z, right.z):
+        return mine, theirs
+    if left.size + len(left.dropped) != right.size + len(right.dropped):
+        return None
+    common = set(left.places) & set(right.places)
+    found = [_only(state, common) for state in (mine, theirs)] if common else []
+    if not found or not same(*(inducing(state).z for state in found)):
+        return None
+    return found[0], found[1]
+
+
+def _only(state: State, places: set[int]) -> State:
+    """Over the inducing inputs at some places of all there were."""
+    device = state.basis.factor.device
+    gone = torch.tensor([place not in places for place in inducing(state).places], device=device)
+    return state.restricted(gone) if bool(gone.any()) else state

@@ -97,6 +97,34 @@ def same(x: Inputs, y: Inputs) -> bool:
     )
 
 
+def matching(x: Inputs, others: Inputs) -> Tensor:
+    """Which rows of ``x`` equal a row of ``others``, of the same form: in every leaf, ``[B]``."""
+    found, wanted = _keys(x, others)
+    device = leaves(x)[0][1].device
+    return torch.tensor([row in wanted for row in found], dtype=torch.bool, device=device)
+
+
+def _keys(x: Inputs, others: Inputs) -> tuple[list[bytes], set[bytes]]:
+    """Rows as bytes that are equal where the rows are."""
+    left, right = leaves(x), leaves(others)
+    if any(a.shape[1:] != b.shape[1:] for (_, a), (_, b) in zip(left, right, strict=True)):
+        return [b""] * length(x), set()
+    kinds = [
+        torch.promote_types(a.dtype, b.dtype) for (_, a), (_, b) in zip(left, right, strict=True)
+    ]
+
+    def rows(named: list[tuple[str, Tensor]]) -> list[bytes]:
+        columns = []
+        for (_, leaf), kind in zip(named, kinds, strict=True):
+            flat = leaf.detach().resolve_conj().resolve_neg().cpu().to(kind)
+            array = flat.reshape(len(leaf), -1).numpy()
+            array = array + array.dtype.type(0)  # -0 is 0
+            columns.append([row.tobytes() for row in array])
+        return [b"".join(parts) for parts in zip(*columns, strict=True)]
+
+    return rows(left), set(rows(right))
+
+
 def prepare(
     x: Inputs,
     device: torch.device,

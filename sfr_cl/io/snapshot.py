@@ -46,6 +46,8 @@ def take(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "kernel_outputs": basis.kernel_outputs,
         "batch_size": basis.batch_size,
         "inducing": _structure(basis.z),
+        "inducing_given": basis.given,
+        "inducing_dropped": list(basis.dropped),
         "prior_precision": spec.prior_precision,
         "logit_scale": spec.logit_scale,
         "scores": state.scores.plain(),
@@ -104,7 +106,9 @@ def restore(
         )
     batch_size = whole("batch_size", part(values, "batch_size", int))
     kernel = TangentKernel(frozen, kernel_outputs, spec.shared, z)
-    basis = InducingInputs.whitened(kernel, z, found["factor"], batch_size)
+    basis = replace(
+        InducingInputs.whitened(kernel, z, found["factor"], batch_size), **_origin(values)
+    )
     sums = DualSums.from_named({name: found[f"sums.{name}"] for name in empty})
     scores, forecast = NO_SCORES, None
     if "scores" in values:
@@ -119,6 +123,16 @@ def restore(
             positive("learned_at", part(stored, "learned_at", float)),
         )
     return State(spec, basis, sums, found["reference"], scores, forecast)
+
+
+def _origin(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Where Z came from; files of before do not say, so that nothing in them stays for good."""
+    if "inducing_given" not in values:
+        return {}
+    dropped = part(values, "inducing_dropped", list)
+    if not all(type(place) is int and place >= 0 for place in dropped):
+        raise MismatchError(f"expected places of inducing inputs, got {dropped!r:.60}")
+    return {"given": part(values, "inducing_given", bool), "dropped": tuple(dropped)}
 
 
 def part(values: Mapping[str, Any], name: str, kind: type[T]) -> T:

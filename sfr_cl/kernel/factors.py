@@ -6,7 +6,7 @@ A batch has B inputs, the layer T positions per input (1 for a plain vector), C 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -196,6 +196,19 @@ def joined(parts: Sequence[Outer | Last | Direct]) -> Outer | Last | Direct:
         return Last(a, first.num_outputs)
     g = torch.cat([part.g for part in parts if isinstance(part, Outer)], dim=1)
     return Outer(a, g, first.width, first.bias)
+
+
+def shapes(stack: Stack) -> Stack:
+    """Gradients without their numbers, which are made of inputs."""
+
+    def bare(factor: Outer | Last | Direct) -> Outer | Last | Direct:
+        if isinstance(factor, Direct):
+            return Direct(factor.rows.to("meta"))
+        if isinstance(factor, Last):
+            return replace(factor, a=factor.a.to("meta"))
+        return replace(factor, a=factor.a.to("meta"), g=factor.g.to("meta"))
+
+    return tuple(bare(factor) for factor in stack)
 
 
 def _join(rows: Tensor) -> Tensor:

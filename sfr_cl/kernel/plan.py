@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from sfr_cl.data.inputs import Inputs, take
 from sfr_cl.errors import ArgumentError, DataError, SFRError
-from sfr_cl.kernel.factors import Direct, Last, Outer, Stack
+from sfr_cl.kernel.factors import Direct, Last, Outer, Stack, shapes
 from sfr_cl.kernel.frozen import TOLERANCE, Call, flattened, mixture
 from sfr_cl.kernel.jacobian import jacobian
 from sfr_cl.kernel.layers import Layer, activations, covered_layers, is_last
@@ -59,7 +59,7 @@ class Plan:
     fallback: FrozenNetwork | None
     """The network, differentiated by the other parameters."""
     shown: Stack = ()
-    """The gradients at one input."""
+    """The gradients at one input: their shapes."""
     activations: int = 0
     """Numbers a forward pass of one input makes on the way."""
     one_pass: bool | None = None
@@ -94,7 +94,7 @@ class Plan:
         except Unfit as unfit:
             return plan.without(unfit.layers, x)
         row = take(x, slice(0, 1))
-        plan.shown = plan.made(row)[1]
+        plan.shown = shapes(plan.made(row)[1])
         plan.activations = activations(network, row)
         return plan
 

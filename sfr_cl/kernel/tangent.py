@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from sfr_cl.data import memory
-from sfr_cl.data.inputs import Inputs, length, take
+from sfr_cl.data.inputs import Inputs, length, take, tree_map
 from sfr_cl.errors import DataError
 from sfr_cl.kernel.factors import Direct, Last, Outer, Stack, joined
 from sfr_cl.kernel.layers import Layer
@@ -106,7 +106,7 @@ class TangentKernel:
         self.num_outputs = num_outputs
         self.shared = shared
         self.num_kernels = 1 if shared else num_outputs
-        self._rows = take(probe, slice(0, ROWS))
+        self._rows = tree_map(torch.clone, take(probe, slice(0, ROWS)))  # and nothing beside them
         self._given = layers
         self._found: Plan | None = None
 
@@ -162,6 +162,12 @@ class TangentKernel:
     def at(self, network: FrozenNetwork, probe: Inputs) -> TangentKernel:
         """The kernel of the same outputs of another network."""
         return TangentKernel(network, self.num_outputs, self.shared, probe)
+
+    def probing(self, probe: Inputs) -> TangentKernel:
+        """The same kernel, which keeps other inputs to show how the network runs."""
+        other = self.at(self.network, probe)
+        other._given, other._found = self._given, self._found
+        return other
 
     def gram(self, x: Inputs) -> Tensor:
         """kappa(x, x), ``[K, B, B]``."""

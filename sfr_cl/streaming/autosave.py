@@ -15,9 +15,9 @@ from sfr_cl.streaming.posterior import StreamingPosterior
 class Autosave:
     """Saves a stream when enough samples, or enough seconds, have passed since the last save.
 
-    Call it with the cursor after every portion that was learned. After a crash no more is lost than
-    came since the last save, and that can be read again from the cursor in the file. As a context
-    manager it saves once more at the end, and lets others write.
+    Call it with the cursor after every portion that was learned, and after what was forgotten.
+    After a crash no more is lost than came since the last save, and that can be read again from the
+    cursor in the file. As a context manager it saves once more at the end, and lets others write.
 
     Args:
         stream: what is saved.
@@ -94,6 +94,8 @@ class Autosave:
     def _save(self) -> None:
         if self._latest is not None:
             stream, cursor = self._latest
+            if stream.n_seen == self._stream.n_seen:  # with what was forgotten since
+                stream = self._stream
             if not stream.is_empty:
                 stream.save_with(self._writer, cursor)
             self._latest = None

@@ -6,7 +6,7 @@ Variances are relative to kappa(x, x), so that large inputs are not mistaken for
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch import Tensor
 from sfr_cl.core.basis import InducingInputs
 from sfr_cl.core.linalg import JITTER, cholesky
 from sfr_cl.core.sums import DualSums
-from sfr_cl.data.inputs import Inputs, concat, take
+from sfr_cl.data.inputs import Inputs, concat, matching, take
 from sfr_cl.inducing import pivots
 from sfr_cl.streaming.samples import Batch
 
@@ -47,6 +47,13 @@ class Candidates:
         pool = pool if self.pool is None else concat([self.pool, pool])
         best = pool[1].argsort(descending=True, stable=True)[:POOL]
         return Candidates(take(pool, best), self.looked_at + len(batch))
+
+    def without(self, x: Inputs) -> Candidates:
+        """Without those that equal one of some inputs."""
+        if self.pool is None:
+            return self
+        stays = (~matching(self.pool[0], x)).nonzero()[:, 0]
+        return replace(self, pool=take(self.pool, stays) if len(stays) else None)
 
 
 NO_CANDIDATES = Candidates()
@@ -159,6 +166,12 @@ class ResidualBound:
         missed = (math.sqrt(self.missed) + math.sqrt(lost)) ** 2
         # Projections shorten: |g| <= |k|, and so |k - g| <= 2 |k|.
         return ResidualBound(self.total, min(missed, 4 * self.total), self.missed)
+
+    def after_drop(self, before: DualSums, after: DualSums) -> ResidualBound:
+        """Inducing inputs dropped: P k and g lose the same directions, g the trace of W there."""
+        lost = max(0.0, before.trace() - after.trace())
+        missed = self.missed + lost + 2 * math.sqrt(self.exchanged * lost)
+        return replace(self, missed=min(missed, 4 * self.total))
 
     @property
     def unexplained(self) -> float:

@@ -19,9 +19,9 @@ from torch.distributions import Distribution, kl_divergence
 
 from sfr_cl.core.evidence import Natural, learn
 from sfr_cl.core.state import State
-from sfr_cl.core.transfer import Sites, inducing
+from sfr_cl.core.transfer import Sites, aligned, inducing
 from sfr_cl.data.inputs import Inputs, length, take
-from sfr_cl.errors import ArgumentError, DataError
+from sfr_cl.errors import ArgumentError, DataError, MismatchError
 from sfr_cl.streaming import inducing as selection
 from sfr_cl.streaming.inducing import NO_CANDIDATES, ResidualBound
 from sfr_cl.streaming.samples import Batch, Samples
@@ -160,7 +160,30 @@ def forgotten(
 def _without(stream: StreamState, batch: Batch, **changes: Any) -> StreamState:
     gone = stream.totals_of(batch)
     residual = stream.residual - gone.residual
-    return stream.changed(stream.state.remove(gone.sums), residual=residual, **changes)
+    stream = stream.changed(stream.state.remove(gone.sums), residual=residual, **changes)
+    return _without_rows(stream, batch.samples.x)
+
+
+def _without_rows(stream: StreamState, x: Inputs) -> StreamState:
+    """Without what is stored of forgotten inputs: inducing inputs, and candidates to be some."""
+    dropped = stream.state.droppable(stream.state.basis.drawn_from(x))
+    stream = replace(stream, candidates=stream.candidates.without(x))
+    if not bool(dropped.any()):
+        return stream
+    if stream.choosing:
+        return _with_first_inducing(stream)
+    state, rebuilt = stream.state.restricted(dropped), stream.rebuilt
+    if rebuilt is not None:
+        sums = stream.state.with_sums(rebuilt.sums).restricted(dropped).sums
+        residual = rebuilt.residual.after_drop(rebuilt.sums, sums)
+        rebuilt = replace(rebuilt, sums=sums, residual=residual)
+    return replace(_over_fewer(stream, state), rebuilt=rebuilt)
+
+
+def _over_fewer(stream: StreamState, state: State) -> StreamState:
+    """Over some of the inducing inputs, exactly."""
+    residual = stream.residual.after_drop(stream.state.sums, state.sums)
+    return stream.changed(state, residual=residual)
 
 
 def _forgotten_from_window(
@@ -201,6 +224,10 @@ def merged(stream: StreamState, other: StreamState) -> StreamState:
             "expected streams that store no samples, got one with a window, or one that is still "
             "choosing its inducing inputs: give both the same inducing inputs, and no window"
         )
+    common = aligned(stream.state, other.state)
+    if common is None:
+        raise MismatchError("expected streams with the same inducing inputs, got different ones")
+    stream, other = _over_fewer(stream, common[0]), _over_fewer(other, common[1])
     device = stream.state.basis.network.device
     mine, theirs, now = stream.totals, other.totals.to(device), stream.now
     reference = stream.state.reference + other.state.reference.to(device)
@@ -255,7 +282,8 @@ def relinearized(stream: StreamState, empty: State) -> StreamState:
     stream = stream.flush()
     spec = stream.state.spec
     empty = empty.with_spec(prior_precision=spec.prior_precision, likelihood=spec.likelihood)
-    empty = replace(empty, scores=stream.state.scores)
+    basis = inducing(empty).like_origin(inducing(stream.state))
+    empty = replace(empty, basis=basis, scores=stream.state.scores)
     after = _moved(stream, lambda state: Sites.of(state).at(empty))
     if after.window is None:
         exact_since = _no_later_than(max(stream.clock, stream.now))

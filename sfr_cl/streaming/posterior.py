@@ -66,8 +66,8 @@ class StreamingPosterior:
         staleness: how many of the latest samples a prediction may leave out. Factoring is put off
             until then.
         swap: whether inducing inputs are exchanged where new regions appear, at the price of
-            :attr:`residual_bound`, and of exact forgetting of earlier samples unless there is a
-            window. By default those that the stream chose are.
+            :attr:`residual_bound`, and of forgetting: samples from before an exchange can't be
+            forgotten, unless there is a window.
         calibrate: whether the scale of logits follows the predictions of the last samples.
         on_drift: called with a :class:`Drift` after samples were far less likely than usual, and
             are learned. It may change the stream, or train its network.
@@ -126,7 +126,7 @@ class StreamingPosterior:
         discount_per: str = "sample",
         window: int | None = None,
         staleness: int = 0,
-        swap: bool | None = None,
+        swap: bool = False,
         calibrate: bool = True,
         on_drift: OnDrift | None = None,
     ) -> None:
@@ -152,7 +152,7 @@ class StreamingPosterior:
             discount_per=discount_per,
             window=window,
             staleness=staleness,
-            swap=chooses if swap is None else swap,
+            swap=swap,
             calibrate=calibrate,
             budget=z if chooses else length(z),
             learns_precision=spec.learns_precision,
@@ -174,7 +174,7 @@ class StreamingPosterior:
             return
         self._network = _frozen(posterior.network, spec)
         if not chooses:
-            self._stream = self._init(self._over(self._network, z))
+            self._stream = self._init(self._over(self._network, z, given=True))
 
     # Learning -----------------------------------------------------------------------------------
 
@@ -251,6 +251,10 @@ class StreamingPosterior:
     def forget_many(self, x: Inputs, y: Any, *, at: Any = None, weight: float = 1.0) -> None:
         """Take samples out again, exactly as if they had never been learned.
 
+        Inducing inputs that the stream chose, or a posterior's selector, and that equal one of the
+        samples are dropped too; see :meth:`SFRPosterior.forget`. A file saved after has none of
+        these rows: save again, also with :class:`~sfr_cl.streaming.Autosave`.
+
         Args:
             x: inputs, the batch first.
             y: targets.
@@ -259,8 +263,9 @@ class StreamingPosterior:
             weight: what :meth:`discount` has left of them. Samples in a window know it.
 
         Raises:
-            DataError: if samples can't have been learned, have left the window, or came before
-                an exchange of inducing inputs or weights that makes it inexact.
+            DataError: if samples can't have been learned, have left the window, are all inducing
+                inputs, or came before an exchange of inducing inputs or weights that makes it
+                inexact.
             DataTypeError: if an argument is of a type that can't be used.
             ArgumentError: if ``at`` is needed and not given, or ``weight`` is not positive.
             NotFittedError: if there are no inducing inputs yet.
@@ -329,7 +334,7 @@ class StreamingPosterior:
         stream, z = self.state.flush(), self.inducing_inputs
         held_out = list(data) if isinstance(data, Iterator) else data
         num_outputs = stream.state.num_outputs
-        empty = self._over(_frozen(network, self._spec), z, num_outputs)
+        empty = self._over(_frozen(network, self._spec), z, num_outputs, given=False)
         if empty.num_outputs != num_outputs:
             raise MismatchError(
                 f"expected a network with {num_outputs} outputs, like the one before, got "
@@ -507,7 +512,7 @@ class StreamingPosterior:
             likelihood = likelihood.with_settings({**likelihood.settings(), "learn": False})
         state = state.with_spec(likelihood=likelihood)
         spec = replace(self._spec, likelihood=likelihood)
-        return _posterior(spec, state.with_spec(logit_scale=self.logit_scale))
+        return SFRPosterior.over(spec, state.with_spec(logit_scale=self.logit_scale))
 
     @property
     def state(self) -> StreamState:
@@ -701,9 +706,11 @@ class StreamingPosterior:
         if spec.likelihood.learns_noise:  # whatever it is by now
             spec = replace(spec, likelihood=spec.likelihood.with_noise(1.0))
         state = self.state.state.with_spec(prior_precision=spec.prior_precision)
-        return _posterior(spec, state)
+        return SFRPosterior.over(spec, state)
 
-    def _over(self, network: FrozenNetwork, z: Inputs, num_outputs: int | None = None) -> State:
+    def _over(
+        self, network: FrozenNetwork, z: Inputs, num_outputs: int | None = None, *, given: bool
+    ) -> State:
         """An empty state over inducing inputs, with ``num_outputs`` if any number will do."""
         spec = self._spec
         if num_outputs is not None and spec.any_outputs:
@@ -712,7 +719,8 @@ class StreamingPosterior:
         spec.outputs(kernel.num_outputs)  # refuses a number that does not fit
         if self._kernel is not None and self._kernel.network is network:
             kernel = self._kernel
-        return State.empty(spec, InducingInputs.of(kernel, z, spec.batch_size))
+        basis = InducingInputs.of(kernel, z, spec.batch_size)
+        return State.empty(spec, replace(basis, given=given))
 
     def _init(self, state: State, *, choosing: bool = False) -> StreamState:
         state = state.with_spec(prior_precision=state.spec.prior_precision or 1.0)
@@ -723,7 +731,8 @@ class StreamingPosterior:
     def _first(self, x: Inputs) -> StreamState:
         """Nothing learned yet, over the first of some inputs."""
         assert self._network is not None
-        state = self._over(self._network, take(self._network.prepare(x), slice(0, 1)))
+        z = take(self._network.prepare(x), slice(0, 1))
+        state = self._over(self._network, z, given=False)
         self._kernel = inducing(state).kernel
         return self._init(state, choosing=True)
 
@@ -741,12 +750,6 @@ class StreamingPosterior:
         if self._solved is None or stream.n_seen - self._solved[1] > self._settings.staleness:
             self._solved = stream.solved, stream.n_seen
         return self._solved[0]
-
-
-def _posterior(spec: Spec, state: State) -> SFRPosterior:
-    basis = inducing(state)
-    network = basis.network.module
-    return SFRPosterior.of(spec, network, state, inducing=basis.z)
 
 
 def _frozen(network: nn.Module, spec: Spec) -> FrozenNetwork:

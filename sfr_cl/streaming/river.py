@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sfr_cl.errors import DataTypeError
+from sfr_cl.errors import DataError, DataTypeError, NotFittedError
 from sfr_cl.posterior import SFRPosterior
 from sfr_cl.streaming.features import FeatureOrder, plain, require_one
 from sfr_cl.streaming.posterior import StreamingPosterior
@@ -43,7 +43,7 @@ class _Estimator(ABC):
     prior_precision: float | None = None
     discount: float = 1.0
     window: int | None = None
-    swap: bool = True
+    swap: bool = False
     hidden: int = 256
     seed: int = 0
     _stream: StreamingPosterior | None = field(default=None, init=False)
@@ -76,6 +76,32 @@ class _Estimator(ABC):
             DataTypeError: if a feature or a target is of a type that can't be used.
         """
         self._learn(X, y.tolist())
+
+    def forget_one(self, x: Features, y: Any, *, at: float | None = None) -> None:
+        """Take one sample out again, exactly as if it had never been learned.
+
+        An inducing input that is this sample is dropped too; see
+        :meth:`StreamingPosterior.forget_many`. What a pipeline has learned before this model, means
+        and scales say, is not: the features must be those it was given then.
+
+        Args:
+            x: numbers by name, as they were learned.
+            y: its target.
+            at: how many samples had been learned before it, where ``discount`` is below 1.
+
+        Raises:
+            NotFittedError: if nothing was learned yet.
+            DataError: if the sample can't have been learned, or is all inducing inputs.
+            DataTypeError: if ``x`` or ``y`` is of a type that can't be used.
+            ArgumentError: if ``at`` is needed and not given.
+        """
+        require_one(x)
+        if self._stream is None:
+            raise NotFittedError("expected a model that has learned a sample, got one that has not")
+        targets, labels = self._targets([y])
+        if len(labels) > len(self._labels):
+            raise DataError(f"expected a label that was learned, got {y!r:.60}")
+        self._stream.forget_many(self._inputs(x), targets, at=at)
 
     def _learn(self, x: Any, y: list[Any]) -> None:
         targets, labels = self._targets(y)
@@ -121,7 +147,8 @@ class StreamingClassifier(_Estimator, MiniBatchClassifier):  # type: ignore[misc
         prior_precision: see :class:`SFRPosterior`.
         discount: weight that is left of everything when one more sample has passed.
         window: samples that are remembered, by default all.
-        swap: whether inducing inputs are exchanged where new regions appear.
+        swap: whether inducing inputs are exchanged where new regions appear; samples from before
+            an exchange can't be forgotten, unless there is a window.
         hidden: units of the default network.
         seed: of the default network.
 
@@ -238,7 +265,8 @@ class StreamingRegressor(_Estimator, MiniBatchRegressor):  # type: ignore[misc]
         prior_precision: see :class:`SFRPosterior`.
         discount: weight that is left of everything when one more sample has passed.
         window: samples that are remembered, by default all.
-        swap: whether inducing inputs are exchanged where new regions appear.
+        swap: whether inducing inputs are exchanged where new regions appear; samples from before
+            an exchange can't be forgotten, unless there is a window.
         hidden: units of the default network.
         seed: of the default network.
 

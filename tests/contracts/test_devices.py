@@ -608,7 +608,7 @@ def swapped(**settings: Any) -> Scenario:
     """One whose inducing inputs are exchanged where a new region appears."""
 
     def scenario(on: Place) -> Any:
-        it = chosen(on, **settings)
+        it = chosen(on, swap=True, **settings)
         x, y = sample("classification", 400)
         x = 0.3 * x
         x[200:, 0] += 3

@@ -22,7 +22,8 @@ def regions(rows: int = 400) -> tuple[Tensor, Tensor]:
 
 
 def live(**settings: object) -> StreamingPosterior:
-    return StreamingPosterior(SFRPosterior(mlp(2), "classification", inducing=BUDGET), **settings)  # type: ignore[arg-type]
+    posterior = SFRPosterior(mlp(2), "classification", inducing=BUDGET)
+    return StreamingPosterior(posterior, **{"swap": True, **settings})  # type: ignore[arg-type]
 
 
 def test_new_regions_get_inducing_inputs() -> None:

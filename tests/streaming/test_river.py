@@ -121,7 +121,7 @@ def test_a_refused_new_label_does_not_stop_the_others() -> None:
 
 def test_many_labels_leave_exchanges_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sfr_cl.streaming.settings.BLOCK", 16)
-    model = StreamingClassifier(inducing=6, hidden=8)
+    model = StreamingClassifier(inducing=6, hidden=8, swap=True)
     generator = torch.Generator().manual_seed(0)
     for row, (a, b) in enumerate(torch.randn(120, 2, generator=generator).tolist()):
         model.learn_one({"a": a + (4 if row > 60 else 0), "b": b}, row % 3)
