@@ -303,8 +303,8 @@ class SFRPosterior:
         Inducing inputs that were chosen from data and equal one of its rows, in the precision of
         the posterior, are dropped: what is left is the posterior over the others, exactly, and a
         file saved after has none of these rows. So is one that equals a row of somebody else's
-        data too, which stays in the sums. Fewer inducing inputs hold less:
-        :meth:`replace_inducing` takes new ones. Those given as a tensor stay, with a warning.
+        data too, which stays in the sums. Fewer inducing inputs hold less. Those given as a tensor
+        stay, with a warning.
 
         To forget persons, choose inducing inputs that are no data from the start
         (:class:`~sfr_cl.noise`, :class:`~sfr_cl.smooth_noise`): forgetting then costs nothing. The

@@ -222,8 +222,8 @@ class State:
         if bool(found.all()):
             raise DataError(
                 f"expected to leave some inducing input, got samples that are all {len(found)} of "
-                f"them: add others first (add_inducing, or more samples of a stream), or begin "
-                f"again over inducing inputs that are no data, such as sfr_cl.noise(512)"
+                f"them: begin again with the data that stays, over more inducing inputs or ones "
+                f"that are no data, such as sfr_cl.noise(512)"
             )
         return found
 

@@ -166,12 +166,13 @@ def _without(stream: StreamState, batch: Batch, **changes: Any) -> StreamState:
 
 def _without_rows(stream: StreamState, x: Inputs) -> StreamState:
     """Without what is stored of forgotten inputs: inducing inputs, and candidates to be some."""
-    dropped = stream.state.droppable(stream.state.basis.drawn_from(x))
+    found = stream.state.basis.drawn_from(x)
     stream = replace(stream, candidates=stream.candidates.without(x))
+    if stream.choosing and bool(found.any()) and stream.window is not None and len(stream.window):
+        return _with_first_inducing(stream)
+    dropped = stream.state.droppable(found)
     if not bool(dropped.any()):
         return stream
-    if stream.choosing:
-        return _with_first_inducing(stream)
     state, rebuilt = stream.state.restricted(dropped), stream.rebuilt
     if rebuilt is not None:
         sums = stream.state.with_sums(rebuilt.sums).restricted(dropped).sums
