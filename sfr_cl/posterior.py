@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from numbers import Integral
@@ -177,9 +177,17 @@ class SFRPosterior:
         batches = Batches(data, self._spec.batch_size or FIRST_BATCH)
         state = self._empty(batches)
         batches.size = state.basis.batch_size
-        sums = state.sums_of(batches)
-        trained_on = sums.gradient if self._spec.mean == "network" else None
-        return self._adopt(state.with_sums(sums, reference=trained_on))
+
+        def adopt(onto: Callable[[State], State]) -> None:
+            fitted = onto(state)
+            reference = fitted.sums.gradient if self._spec.mean == "network" else None
+            self._adopt(fitted.with_sums(fitted.sums, reference))
+
+        absorption = Absorption(state, self._predictor, adopt, trained_on=True)
+        for x, y in batches:
+            absorption.add(x, y)
+        absorption.finish()
+        return self
 
     @torch.inference_mode(False)
     def init(self, data: Data | None = None) -> SFRPosterior:
@@ -287,14 +295,18 @@ class SFRPosterior:
         absorption.finish()
         return self
 
-    def absorption(self) -> Absorption:
-        """A pass over data that is predicted before it is absorbed, batch by batch."""
+    def absorption(self, *, trained_on: bool = False) -> Absorption:
+        """A pass over data that is predicted before it is absorbed, batch by batch.
 
-        def adopt(found: Absorption) -> None:
-            state = self.state.add(found.sums)
-            self._adopt(replace(state, scores=state.scores + found.scores, forecast=found.forecast))
+        Args:
+            trained_on: whether the network was trained on the data, as that of :meth:`fit`.
+        """
 
-        return Absorption(self.state, partial(self._predictor, by_weights=False), adopt)
+        def adopt(onto: Callable[[State], State]) -> None:
+            self._adopt(onto(self.state))
+
+        predictor = partial(self._predictor, by_weights=False)
+        return Absorption(self.state, predictor, adopt, trained_on=trained_on)
 
     @torch.inference_mode(False)
     def forget(self, data: Data, *, weight: float = 1.0) -> SFRPosterior:
@@ -385,7 +397,11 @@ class SFRPosterior:
         device = mine.basis.network.device
         sums = mine.sums + theirs.sums.to(device)
         reference = mine.reference + theirs.reference.to(device)
-        merged = replace(mine.with_sums(sums, reference), scores=mine.scores + theirs.scores)
+        merged = replace(
+            mine.with_sums(sums, reference),
+            scores=mine.scores + theirs.scores,
+            bound=mine.bound + theirs.bound,
+        )
         return copy.copy(self)._adopt(merged)
 
     def __radd__(self, other: object) -> SFRPosterior:

@@ -18,7 +18,7 @@ from torch.distributions import Distribution
 from sfr_cl import SFRPosterior
 from sfr_cl.core.absorb import Absorption
 from sfr_cl.core.spec import Spec
-from sfr_cl.data.arguments import positive, whole
+from sfr_cl.data.arguments import whole
 from sfr_cl.data.batches import Batches
 from sfr_cl.data.inputs import length, take
 from sfr_cl.errors import ArgumentError, FactorizationError
@@ -69,6 +69,8 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         parameters: what the kernel differentiates: ``"all"`` (but those with
             ``requires_grad=False``), ``"last_layer"`` or names.
         prior_precision: delta; by default that of greatest evidence.
+        logit_scale: what logits are multiplied with; by default learned from what was predicted of
+            data before it was absorbed.
         train_first: train the model on the first experience (of a stream in parts, on its first
             part), then freeze it.
         optimizer: only for ``train_first``, along with ``train_epochs``.
@@ -100,6 +102,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         inducing: str | Tensor | SelectorMaker = "smooth_noise",
         parameters: Parameters = "all",
         prior_precision: float | None = None,
+        logit_scale: float | None = None,
         train_first: bool = False,
         optimizer: torch.optim.Optimizer | None = None,
         criterion: Any = None,
@@ -124,9 +127,8 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         criterion = nn.CrossEntropyLoss() if criterion is None else criterion
         self._likelihood = likelihood_of(criterion, likelihood)
         self._num_inducing = whole("num_inducing", num_inducing)
-        if prior_precision is not None:
-            positive("prior_precision", prior_precision)
-        self._prior_precision = prior_precision
+        self._given = {"prior_precision": prior_precision, "logit_scale": logit_scale}
+        Spec.checked(self._likelihood, **self._given)  # refuses what is not positive
         self._verbose = verbose
         if not isinstance(inducing, Tensor):
             selector(inducing, 1)  # refuses a name that is none
@@ -207,7 +209,8 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
 
     def _train_exp(self, experience: Any, eval_streams: Any = None, **kwargs: Any) -> None:
         self._require_plugins()
-        if self._train_first and not self._trained:
+        trained_on = self._train_first and not self._trained
+        if trained_on:
             self._require_usable(experience.dataset)
             super()._train_exp(experience, eval_streams, **kwargs)
             self._trained = True
@@ -215,11 +218,11 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         self.dataloader = in_order(evaluated(experience.dataset), self.train_mb_size)
         self._before_training_epoch(**kwargs)  # early stopping brings the best weights back here
         posteriors = self._with_outputs(experience.dataset)
-        self._condition(posteriors, **kwargs)
+        self._condition(posteriors, trained_on, **kwargs)
         self._posteriors = posteriors
         self._after_training_epoch(**kwargs)
 
-    def _condition(self, posteriors: Posteriors, **kwargs: Any) -> None:
+    def _condition(self, posteriors: Posteriors, trained_on: bool, **kwargs: Any) -> None:
         # Not without gradients: there are plug-ins with backward passes of their own.
         passes: dict[int | None, Absorption] = {}
         for mbatch in self.dataloader:
@@ -227,7 +230,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
             self._unpack_minibatch()
             self._before_training_iteration(**kwargs)
             self._before_forward(**kwargs)
-            self.mb_output, self.mb_predictive = self._step(posteriors, passes)
+            self.mb_output, self.mb_predictive = self._step(posteriors, passes, trained_on)
             self._after_forward(**kwargs)
             self.loss = self.criterion()
             self._after_training_iteration(**kwargs)
@@ -236,14 +239,14 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
 
     @torch.no_grad()
     def _step(
-        self, posteriors: Posteriors, passes: dict[int | None, Absorption]
+        self, posteriors: Posteriors, passes: dict[int | None, Absorption], trained_on: bool
     ) -> tuple[Tensor, Distribution | None]:
         """Predict a mini-batch, and add it to the sums of its task labels."""
         outputs, parts = self._blank_outputs(posteriors), rows_by_label(self._labels)
         predictive = None
         for label, rows in parts:
             if label not in passes:
-                passes[label] = posteriors[label].absorption()
+                passes[label] = posteriors[label].absorption(trained_on=trained_on)
             predictive = passes[label].step(take(self.mb_x, rows), self.mb_y[rows])
             predictive = of_own_classes(posteriors[label], predictive, label)
             outputs[rows] = values_of(predictive, outputs[rows])
@@ -321,7 +324,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         spec = Spec.checked(
             self._likelihood,
             parameters=TaskView.parameters_of(self._parameters),
-            prior_precision=self._prior_precision,
+            **self._given,
             num_outputs=max(2, head.size, classes) if self._of_classes else len(head.active),
         )
         wanted: Tensor | Selector = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -10,12 +11,15 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from sfr_cl.core.basis import Features
-from sfr_cl.core.calibration import NO_SCORES, Forecast, Scores
+from sfr_cl.core.calibration import GROWTH, NO_SCORES, Forecast, Scores
 from sfr_cl.core.predict import Predictor
 from sfr_cl.core.solve import Solved
 from sfr_cl.core.state import State
 from sfr_cl.core.sums import SEEN, DualSums
 from sfr_cl.data.inputs import Inputs, take
+
+FIRST_ROWS = 16
+"""Scored at once while there is less data."""
 
 
 class Absorption:
@@ -23,22 +27,27 @@ class Absorption:
 
     Batches are added to sums that the posterior adopts at the end, all of them: after an error in
     between it is what it was. Where the scale of logits is learned, each batch is scored before it
-    is added, by a forecast that is made again whenever an output was observed twice as often.
+    is added, by a forecast that is made again whenever an output was observed so much more often
+    (:data:`~sfr_cl.core.calibration.GROWTH`); a batch too large for that is added in parts.
 
     Args:
         state: what the posterior knows at the start.
         predictor: what :meth:`step` predicts by: the posterior at the start.
-        adopt: takes the state with all that was added.
+        adopt: takes what makes a state with all that was added of one without.
+        trained_on: whether the network was trained on the data, so that its scores are a bound.
     """
 
     def __init__(
         self,
         state: State,
         predictor: Callable[[], Predictor],
-        adopt: Callable[[Absorption], object],
+        adopt: Callable[[Callable[[State], State]], object],
+        *,
+        trained_on: bool = False,
     ) -> None:
         self._start, self._predictor_at_start, self._adopt = state, predictor, adopt
         self._scored = state.spec.has_prior_logits and state.spec.logit_scale is None
+        self._trained_on = trained_on
         self.sums, self.scores, self.forecast = state.no_sums(), NO_SCORES, state.forecast
 
     @cached_property
@@ -67,17 +76,38 @@ class Absorption:
     def finish(self) -> None:
         """Let the posterior adopt what was added."""
         self.sums.require_finite()
-        self._adopt(self)
+        self._adopt(self._onto)
         self.sums, self.scores = self._start.no_sums(), NO_SCORES
 
+    def _onto(self, state: State) -> State:
+        """A state with all that was added."""
+        state = replace(state.add(self.sums), forecast=self.forecast)
+        if self._trained_on:
+            return replace(state, bound=state.bound + self.scores)
+        return replace(state, scores=state.scores + self.scores)
+
     def _add(self, x: Inputs, y: Tensor, *, diagonal: bool) -> Features:
-        features, state = self._start.basis.features(x, diagonal=diagonal), self._start
-        if self._scored:
-            self._score(features, y)
-        if state.spec.at_posterior:
-            state = state.add(self.sums)
-        self.sums = self.sums + DualSums.of(features.phi, state.terms(x, features, y))
+        features, start = self._start.basis.features(x, diagonal=diagonal), self._start
+        for rows in self._parts(len(y)):
+            part, state = features.take(rows), start
+            if self._scored:
+                self._score(part, y[rows])
+            if state.spec.at_posterior:
+                state = state.add(self.sums)
+            terms = state.terms(take(x, rows), part, y[rows])
+            self.sums = self.sums + DualSums.of(part.phi, terms)
         return features
+
+    def _parts(self, size: int) -> Iterator[slice]:
+        """Rows of a batch that are scored at once."""
+        start = 0
+        while start < size:
+            stop = size
+            if self._scored:
+                count = int(self._start.sums.count + self.sums.count)
+                stop = min(size, start + max(FIRST_ROWS, int((GROWTH - 1) * count)))
+            yield slice(start, stop)
+            start = stop
 
     def _score(self, features: Features, y: Tensor) -> None:
         state, found = self._start, self.forecast

@@ -26,6 +26,10 @@ from sfr_cl.predictive import log_density
 GRID = torch.logspace(-1, 2.5, 36, dtype=torch.float64)
 """Scales of logits in one-hot units."""
 
+GROWTH = 1.5
+"""Data, and targets of an output, that are predicted without being absorbed: this many times those
+that were."""
+
 CAUTION = 10.0
 """Nats that speak against a scale of e, or of 1/e, times the usual one, before any sample does."""
 
@@ -86,15 +90,14 @@ class Scores:
     def __mul__(self, factor: float) -> Scores:
         return Scores(self.costs * factor, self.num_seen)
 
-    def scale(self, reading: PriorReading, usual: float | None = None) -> float:
+    def scale(self, reading: PriorReading, usual: float) -> float:
         """The scale of f of least cost: the best of the grid, then the parabola beside it.
 
         Args:
             reading: of the sums that f is predicted by.
-            usual: the scale where nothing was scored; by default that of the reading.
+            usual: the scale where nothing was scored.
         """
         logs = GRID.log()
-        usual = reading.logit_scale if usual is None else usual
         costs = self.costs + CAUTION * (logs - math.log(usual * reading.unit)).square()
         best = int(costs.argmin().clamp(1, len(GRID) - 2))
         left, middle, right = costs[best - 1 : best + 2].tolist()
@@ -136,10 +139,10 @@ class Forecast:
     """Data there was when delta was learned."""
 
     def is_outdated(self, seen: Tensor) -> bool:
-        """Whether some output was observed twice as often by now."""
+        """Whether some output was observed :data:`GROWTH` times as often by now."""
         if len(seen) != len(self.seen):
             return True
-        return bool(((seen > SEEN) & (seen >= 2 * self.seen)).any())
+        return bool(((seen > SEEN) & (seen >= GROWTH * self.seen)).any())
 
     def mean(self, phi: Tensor) -> Tensor:
         """Of f, ``[B, C]``."""

@@ -41,6 +41,9 @@ class State:
     """alpha of the data the network was trained on, ``[C, M]``; used by the mean ``"network"``."""
     scores: Scores = NO_SCORES
     """Of predictions made before their data was absorbed."""
+    bound: Scores = NO_SCORES
+    """The same of data that the network was trained on: too good, so that no scale beyond the one
+    they lead to is the usual one."""
     forecast: Forecast | None = None
     """What the next data is predicted by; ``None``: these sums."""
 
@@ -82,7 +85,15 @@ class State:
         spec = self.spec
         if spec.logit_scale is not None or not spec.has_prior_logits:
             return spec.logit_scale or 1.0
-        return self.scores.scale(self.reading)
+        return self.scores.scale(self.reading, self.usual_scale)
+
+    @property
+    def usual_scale(self) -> float:
+        """The scale where no prediction was scored, but of data the network was trained on."""
+        if self.spec.logit_scale is not None:
+            return self.spec.logit_scale
+        reading = self.reading
+        return min(reading.logit_scale, self.bound.scale(reading, reading.logit_scale))
 
     @property
     def has_data(self) -> bool:

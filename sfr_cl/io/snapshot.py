@@ -51,6 +51,7 @@ def take(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "prior_precision": spec.prior_precision,
         "logit_scale": spec.logit_scale,
         "scores": state.scores.plain(),
+        "bound": state.bound.plain(),
         "forecast": None,
     }
     if (forecast := state.forecast) is not None:
@@ -110,9 +111,11 @@ def restore(
         InducingInputs.whitened(kernel, z, found["factor"], batch_size), **_origin(values)
     )
     sums = DualSums.from_named({name: found[f"sums.{name}"] for name in empty})
-    scores, forecast = NO_SCORES, None
-    if "scores" in values:
-        scores = Scores.from_plain(part(values, "scores", dict))
+    scores, bound = (  # version 0.1.0 has none
+        Scores.from_plain(part(values, name, dict)) if name in values else NO_SCORES
+        for name in ("scores", "bound")
+    )
+    forecast = None
     if (stored := values.get("forecast")) is not None:
         forecast = Forecast(
             _tensor(tensors, "forecast.coefficients", [num_outputs, size], torch.float64).to(
@@ -122,7 +125,7 @@ def restore(
             positive("prior_precision", part(stored, "prior_precision", float)),
             positive("learned_at", part(stored, "learned_at", float)),
         )
-    return State(spec, basis, sums, found["reference"], scores, forecast)
+    return State(spec, basis, sums, found["reference"], scores, bound, forecast)
 
 
 def _origin(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -127,8 +127,8 @@ class Calibration:
 
     def chosen(self, state: State) -> Calibration:
         """With the scale of least cost, as a state reads it."""
-        reading, given = state.reading, state.spec.logit_scale
-        return replace(self, scale=self.scores.scale(reading, given) * reading.unit)
+        reading = state.reading
+        return replace(self, scale=self.scores.scale(reading, state.usual_scale) * reading.unit)
 
     def after(
         self, solved: Solved, mean: Tensor, variance: Tensor | None, y: Tensor, link: str

@@ -284,7 +284,7 @@ def relinearized(stream: StreamState, empty: State) -> StreamState:
     spec = stream.state.spec
     empty = empty.with_spec(prior_precision=spec.prior_precision, likelihood=spec.likelihood)
     basis = inducing(empty).like_origin(inducing(stream.state))
-    empty = replace(empty, basis=basis, scores=stream.state.scores)
+    empty = replace(empty, basis=basis, scores=stream.state.scores, bound=stream.state.bound)
     after = _moved(stream, lambda state: Sites.of(state).at(empty))
     if after.window is None:
         exact_since = _no_later_than(max(stream.clock, stream.now))

@@ -57,7 +57,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "last layer": {"parameters": "last_layer"},
     "consolidated": {"consolidated": True},
 }
-CASES = [("SFR", option) for option in OPTIONS] + [(name, "SFR") for name in MAKERS if name != "SFR"]
+CASES = [("SFR", option) for option in OPTIONS] + [
+    (name, "SFR") for name in MAKERS if name != "SFR"
+]
 
 
 def strategy_of(name: str, stream: Stream, options: dict[str, Any], epochs: int) -> Any:

@@ -1,7 +1,7 @@
 """Prior precision and confidence without validation data."""
 
-import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from sfr_cl import SFRPosterior, SFRWarning, StreamingPosterior
+from sfr_cl.core.absorb import FIRST_ROWS
 from sfr_cl.core.calibration import CAUTION, GRID, NO_SCORES, Scores
 from sfr_cl.core.evidence import PRODUCT_WIDTH, Natural, learn
 from sfr_cl.errors import ArgumentError
 from sfr_cl.likelihoods import PriorReading
-from support.posteriors import CLASSES, contents, data, fitted, inputs, mlp
+from support.posteriors import CLASSES, data, fitted, inputs, mlp
 from support.real_data import load, split
 
 
@@ -77,7 +78,10 @@ def test_mean_and_variance_of_f_do_not_depend_on_order() -> None:
 
 
 def test_scores_are_of_predictions_made_before() -> None:
-    posterior, (x, y) = fitted(), noisy()
+    posterior, (x, y) = fitted(), noisy(12)  # half as many as it was fitted to: one part
+    posterior = SFRPosterior.of(
+        posterior.spec, posterior.network, replace(posterior.state, forecast=None)
+    )
     before = posterior.predict_f(x).mean
     costs = []
     for scale in GRID / CLASSES:
@@ -92,20 +96,50 @@ def test_scores_are_of_predictions_made_before() -> None:
     )
 
 
-def test_small_updates_are_scored_by_one_forecast_until_an_output_has_doubled() -> None:
-    posterior, (x, y) = fitted(), data(rows=30, seed=4)  # fitted to 24 data
-    forecasts = []
-    for row in range(30):
+def test_small_updates_are_scored_by_one_forecast_until_an_output_has_grown() -> None:
+    posterior, (x, y) = fitted(), data(rows=36, seed=4)  # fitted to 24 data, 8 of each class
+    posterior = SFRPosterior.of(
+        posterior.spec, posterior.network, replace(posterior.state, forecast=None)
+    )
+    counts = []
+    for row in range(36):
         posterior.update((x[row : row + 1], y[row : row + 1]))
-        forecasts.append(posterior.state.forecast)
-    changes = [a is not b for a, b in itertools.pairwise(forecasts)]
-    assert sum(changes) == 1
-    assert forecasts[-1].seen.max() == 2 * 24 / CLASSES
+        counts.append(float(posterior.state.forecast.seen.sum()))
+    # The classes take turns: when one has 12 of 8, and when one has 17 of 11.
+    assert list(dict.fromkeys(counts)) == [24, 34, 50]
+
+
+def test_a_large_batch_is_scored_as_smaller_ones_are() -> None:
+    x, y = noisy(600)
+    once, often = fitted().update((x, y)), fitted()
+    for start in range(0, 600, 5):
+        often.update((x[start : start + 5], y[start : start + 5]))
+    assert once.logit_scale == pytest.approx(often.logit_scale, rel=0.1)
+    mean = once.predict_f(x).mean
+    torch.testing.assert_close(mean, often.predict_f(x).mean, rtol=0, atol=1e-7)
+
+
+def test_data_the_network_was_trained_on_gives_a_bound() -> None:
+    x, y = data(rows=400)
+    x = 0.1 * x + nn.functional.one_hot(y, x.shape[1])
+    wrong = torch.where(torch.arange(400) % 4 == 0, y.roll(1), y)
+    usual = 3 / math.sqrt(CLASSES)
+    easy, hard = fitted().fit((x, y)), fitted().fit((x, wrong))
+    assert easy.logit_scale == pytest.approx(usual)
+    assert hard.logit_scale < 0.8 * usual
+    for posterior in (easy, hard):
+        assert not posterior.state.scores.costs.any()
+        assert posterior.state.bound.costs.any()
+    # Where it was not trained on them, such data speaks for more.
+    assert fitted().update((x, y)).logit_scale > 1.2 * usual
 
 
 def test_the_usual_scale_holds_until_something_was_predicted() -> None:
-    assert fitted().logit_scale == pytest.approx(3 / math.sqrt(CLASSES))
-    assert fitted("binary").logit_scale == pytest.approx(3 / math.sqrt(2))
+    for kind, classes in (("classification", CLASSES), ("binary", 2)):
+        first = fitted(kind).fit(data(kind, rows=FIRST_ROWS))
+        usual = first.logit_scale
+        assert usual == pytest.approx(3 / math.sqrt(classes))
+        assert first.update(data(kind, rows=9)).logit_scale != pytest.approx(usual)
     assert fitted("regression").logit_scale == 1.0
     assert fitted(linearize_at="network").update(noisy()).logit_scale == 1.0
     assert fitted(logit_scale=0.7).update(noisy()).logit_scale == 0.7
@@ -114,13 +148,15 @@ def test_the_usual_scale_holds_until_something_was_predicted() -> None:
 def test_the_scale_is_that_of_least_cost_under_its_prior() -> None:
     reading = PriorReading(unit=4.0, logit_scale=1.5)
     logs = GRID.log()
-    assert NO_SCORES.scale(reading) == pytest.approx(1.5)
+    assert NO_SCORES.scale(reading, 1.5) == pytest.approx(1.5)
     strong = Scores(1e6 * (logs - math.log(20)).square(), 4)
-    assert strong.scale(reading) == pytest.approx(5.0, rel=1e-3)
+    assert strong.scale(reading, 1.5) == pytest.approx(5.0, rel=1e-3)
     equal = Scores(CAUTION * (logs - math.log(24)).square(), 4)
-    assert equal.scale(reading) == pytest.approx(3.0)  # half way between 1.5 and 6, in logarithms
+    assert equal.scale(reading, 1.5) == pytest.approx(
+        3.0
+    )  # half way between 1.5 and 6, in logarithms
     for edge in (1e-5, 1e9):
-        found = Scores(1e6 * (logs - math.log(edge)).square(), 4).scale(reading) * 4
+        found = Scores(1e6 * (logs - math.log(edge)).square(), 4).scale(reading, 1.5) * 4
         assert GRID[0] * 0.99 <= found <= GRID[-1] * 1.01
 
 
@@ -175,9 +211,11 @@ def test_files_and_checkpoints_go_on_as_if_never_stopped(tmp_path: Path) -> None
     other = SFRPosterior.load(tmp_path / "p", mlp())
     for posterior in (one, other):
         posterior.update(noisy(seed=6))
-    assert torch.equal(one.state.scores.costs, other.state.scores.costs)
-    assert one.logit_scale == other.logit_scale
-    assert contents(one)["values"]["scores"] == contents(other)["values"]["scores"]
+    for name in ("scores", "bound"):
+        mine, theirs = getattr(one.state, name), getattr(other.state, name)
+        torch.testing.assert_close(mine.costs, theirs.costs, rtol=1e-9, atol=0)
+        assert mine.num_seen == theirs.num_seen
+    assert one.logit_scale == pytest.approx(other.logit_scale, rel=1e-9)
 
 
 def test_recalibrated_by_data_that_was_not_absorbed() -> None:

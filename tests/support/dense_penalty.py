@@ -95,7 +95,9 @@ class DensePenalty:
         total = 0.0
         for c in range(change.shape[1]):
             d = change[:, c]
-            total += float(d @ self.precision[c] @ d) if c in self.precision else self.pin * float(d @ d)
+            total += (
+                float(d @ self.precision[c] @ d) if c in self.precision else self.pin * float(d @ d)
+            )
         return total / (2 * len(self.z))
 
 
@@ -157,7 +159,11 @@ class DenseHistory:
     tasks: list[DensePenalty] = field(default_factory=list)
 
     def end_task(
-        self, model: nn.Module, dataset: Any, inducing: list[Tensor], kept: list[tuple[int | None, Tensor]]
+        self,
+        model: nn.Module,
+        dataset: Any,
+        inducing: list[Tensor],
+        kept: list[tuple[int | None, Tensor]],
     ) -> None:
         """A task was learned.
 
@@ -172,8 +178,9 @@ class DenseHistory:
         labels = sorted({int(row[-1]) for row in rows}) if takes_labels else [None]
         for label, z in zip(labels, inducing, strict=True):
             own = [row for row in rows if label is None or int(row[-1]) == label]
-            pairs = torch.stack([row[0] for row in own]), torch.stack(
-                [torch.as_tensor(row[1]) for row in own]
+            pairs = (
+                torch.stack([row[0] for row in own]),
+                torch.stack([torch.as_tensor(row[1]) for row in own]),
             )
             new = DensePenalty.of(model, label, z, pairs, self.parameters, identity=self.identity)
             self.tasks.append(new)

@@ -1,0 +1,300 @@
+"""What defaults cost on held-out data, beside the best delta and scale on validation data.
+
+    python -m support.calibration [--seeds 100 101 102] [--problems digits wine ...]
+
+prints a row for each problem: the mean over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sfr_cl import SFRPosterior
+from support.real_data import Pair, Task, load, split
+
+SEEDS = (100, 101, 102)
+"""Nothing was chosen on them."""
+
+BINS = 15
+
+Root = Path | None
+
+
+class Quality(NamedTuple):
+    """Of predictions of held-out data."""
+
+    nlpd: float
+    ece: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A problem, mean over seeds."""
+
+    before: Quality
+    """At the delta and the scale that were the defaults before they were learned."""
+    now: Quality
+    """With default arguments."""
+    tuned: Quality
+    """At the best of both on one half of the held-out data, of the other half; and vice versa."""
+    delta: float
+    scale: float
+    """In one-hot units."""
+    tuned_delta: float
+    tuned_scale: float
+    cost: float
+    """Processor time of absorbing, relative to absorbing at a given scale."""
+
+
+class Absorbed(NamedTuple):
+    """A posterior that has absorbed all there is, and how it was before this was learned."""
+
+    posterior: SFRPosterior
+    delta_before: float
+    test: Pair
+    absorb: Callable[[SFRPosterior], object]
+    """Absorbs the last part once more."""
+    start: SFRPosterior
+    """Without the last part."""
+
+
+# Problems -------------------------------------------------------------------------------------
+
+
+def small(task: Task, seed: int, *, steps: int = 400) -> Absorbed:
+    """A network trained on the first part; the rest absorbed."""
+    start = SFRPosterior(task.network(seed, steps), task.likelihood).fit(task.first)
+    return absorbed(start, task.later, task.test, 1.0)
+
+
+def absorbed(start: SFRPosterior, later: Pair, test: Pair, delta_before: float) -> Absorbed:
+    def absorb(posterior: SFRPosterior) -> SFRPosterior:
+        return posterior.update(later)
+
+    return Absorbed(absorb(copied(start)), delta_before, test, absorb, start)
+
+
+def copied(posterior: SFRPosterior) -> SFRPosterior:
+    return SFRPosterior.of(posterior.spec, posterior.network, posterior.state)
+
+
+def table(name: str, likelihood: str = "classification", new_classes: int = 0):
+    """A set of scikit-learn, or of the data folder."""
+
+    def make(seed: int, root: Root) -> Absorbed:
+        file = f"uci/{name}.csv"
+        x, y = load(file, root) if root and (root / file).is_file() else load(name)
+        y = torch.unique(y, return_inverse=True)[1]
+        return small(split(x, y, likelihood, seed, new_classes=new_classes), seed)
+
+    return make
+
+
+def flipped(seed: int, root: Root) -> Absorbed:
+    """One label in five is drawn from all labels, of the held-out data too."""
+    x, y = load("digits")
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.rand(len(y), generator=generator) < 0.2
+    y = torch.where(drawn, y[torch.randperm(len(y), generator=generator)], y)
+    return small(split(x, y, "classification", seed), seed)
+
+
+def pairs(seed: int, root: Root) -> Absorbed:
+    """Two digits beside each other, C = 100; no image is in two parts."""
+    x, y = load("digits")
+    digits = split(x, y, "classification", seed)
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(part: Pair, count: int) -> Pair:
+        left, right = torch.randint(len(part[1]), (2, count), generator=generator)
+        x, y = part
+        return torch.cat([x[left], x[right]], 1), 10 * y[left] + y[right]
+
+    parts = [
+        drawn(part, count)
+        for part, count in zip((digits.first, digits.later, digits.test), (4000, 4000, 2000))
+    ]
+    return small(Task("classification", 100, *parts), seed, steps=1500)
+
+
+def stream(name: str):
+    """Two classes after the other, conditioned on by a random network."""
+
+    def make(seed: int, root: Root) -> Absorbed:
+        from sfr_cl.benchmarks.cl import networks
+        from sfr_cl.benchmarks.harness import images
+        from sfr_cl.inducing import smooth_noise
+
+        data = images.idx(name, root)
+        torch.manual_seed(seed)
+        layers, width, scale = networks.ntk_mlp(data.x_train.shape[1:], (1024, 1024))
+        head = nn.Linear(width, 1, bias=False)
+        nn.init.normal_(head.weight)
+        # What SFRConditioning builds, without Avalanche's loop over samples.
+        start = SFRPosterior(
+            nn.Sequential(*layers, *scale, head),
+            "classification",
+            inducing=smooth_noise(1000),
+            num_outputs=10,
+        ).init((data.x_train[:512], data.y_train[:512]))
+        for task in range(4):
+            rows = data.y_train // 2 == task
+            start.update((data.x_train[rows], data.y_train[rows]))
+        rows = data.y_train // 2 == 4
+        later = data.x_train[rows], data.y_train[rows]
+        return absorbed(start, later, (data.x_test, data.y_test), 1e-3)
+
+    return make
+
+
+PROBLEMS: dict[str, Callable[[int, Root], Absorbed]] = {
+    "digits": table("digits"),
+    "digits, 20 % flipped": flipped,
+    "digits, three new classes": table("digits", new_classes=3),
+    "wine": table("wine"),
+    "breast cancer": lambda seed, root: table("breast_cancer")(seed, None),
+    "glass": table("glass"),
+    "vehicle": table("vehicle"),
+    "vehicle, one new class": table("vehicle", new_classes=1),
+    "australian": table("australian", "binary"),
+    "ionosphere": table("ionosphere", "binary"),
+    "satellite": table("satellite"),
+    "digit pairs, C = 100": pairs,
+    "Split-MNIST": stream("mnist"),
+    "Split-FMNIST": stream("fmnist"),
+}
+
+
+# Measures -------------------------------------------------------------------------------------
+
+
+def quality(posterior: SFRPosterior, test: Pair) -> Quality:
+    x, y = test
+    probs = posterior.predict(x).probs
+    if posterior.likelihood.name == "binary":
+        probs = torch.cat([1 - probs, probs], 1)
+    return of_probabilities(probs, y)
+
+
+def of_probabilities(probs: Tensor, y: Tensor) -> Quality:
+    confidence, label = probs.max(1)
+    right = (label == y).double()
+    bins = (confidence * BINS).long().clamp_max(BINS - 1)
+    gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(0, bins, confidence.double() - right)
+    nlpd = -probs.gather(1, y[:, None]).clamp_min(1e-300).log().mean()
+    return Quality(float(nlpd), float(gaps.abs().sum() / len(y)), float(right.mean()))
+
+
+def at(found: Absorbed, delta: float | None, scale: float | None) -> SFRPosterior:
+    state = found.posterior.state.with_spec(prior_precision=delta, logit_scale=scale)
+    return SFRPosterior.of(state.spec, found.posterior.network, state)
+
+
+def tuned(found: Absorbed) -> tuple[Quality, float, float]:
+    (x, y), halves = found.test, []
+    for half in (0, 1):
+        own = torch.arange(len(y)) % 2 == half
+        posterior = at(found, None, None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            posterior.tune_prior_precision((x[own], y[own]))
+        spec = posterior.state.spec
+        halves.append(
+            (quality(posterior, (x[~own], y[~own])), spec.prior_precision, spec.logit_scale)
+        )
+    both = Quality(*(mean(pair) for pair in zip(*(q for q, _, _ in halves))))
+    return both, *(math.exp(mean(math.log(half[n]) for half in halves)) for n in (1, 2))
+
+
+def cost(found: Absorbed, repeats: int = 7) -> float:
+    """Processor time of absorbing, and scoring, by that of absorbing: taking turns."""
+    totals = {}
+    given = found.start.state.with_spec(logit_scale=1.0)
+    for _ in range(repeats):
+        for name, state in (("scored", found.start.state), ("given", given)):
+            posterior = SFRPosterior.of(state.spec, found.start.network, state)
+            began = time.process_time()
+            found.absorb(posterior)
+            totals.setdefault(name, []).append(time.process_time() - began)
+    return min(totals["scored"]) / min(totals["given"])
+
+
+def measure(name: str, seed: int, root: Root) -> Row:
+    found = PROBLEMS[name](seed, root)
+    now = found.posterior
+    before = quality(at(found, found.delta_before, 1.0), found.test)
+    best, delta, scale = tuned(found)
+    unit = now.state.reading.unit
+    return Row(
+        before,
+        quality(now, found.test),
+        best,
+        now.prior_precision,
+        now.logit_scale * unit,
+        delta,
+        scale * unit,
+        cost(found, 3),
+    )
+
+
+def over(rows: list[Row]) -> Row:
+    """The mean over seeds; of delta and scale the geometric one."""
+
+    def qualities(part: str) -> Quality:
+        return Quality(*(mean(pair) for pair in zip(*(getattr(row, part) for row in rows))))
+
+    numbers = {
+        part: math.exp(mean(math.log(getattr(row, part)) for row in rows))
+        for part in ("delta", "scale", "tuned_delta", "tuned_scale", "cost")
+    }
+    return Row(qualities("before"), qualities("now"), qualities("tuned"), **numbers)
+
+
+HEADER = (
+    "| problem | NLPD before | now | tuned | ECE before | now | tuned | accuracy before | now "
+    "| tuned | delta now | tuned | scale now | tuned | cost |\n" + "|---" * 15 + "|"
+)
+
+
+def line(name: str, row: Row) -> str:
+    parts = (row.before, row.now, row.tuned)
+    cells = [
+        *(f"{part.nlpd:.3f}" for part in parts),
+        *(f"{part.ece:.3f}" for part in parts),
+        *(f"{100 * part.accuracy:.1f}" for part in parts),
+        f"{row.delta:.2g}",
+        f"{row.tuned_delta:.2g}",
+        f"{row.scale:.1f}",
+        f"{row.tuned_scale:.1f}",
+        f"{row.cost:.2f}",
+    ]
+    return f"| {' | '.join([name, *cells])} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    root = Path(os.environ["SFR_CL_DATA"])
+    print(HEADER, flush=True)
+    for name in arguments.problems:
+        print(line(name, over([measure(name, seed, root) for seed in arguments.seeds])), flush=True)
+
+
+if __name__ == "__main__":
+    main()
