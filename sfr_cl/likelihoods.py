@@ -61,7 +61,7 @@ Noise = float | tuple[float, ...]
 LINKS = ("probit", "mc", "map")
 MC_SAMPLES, MC_CHUNKS = 1000, 20
 
-CONFIDENCE = 3.0
+CONFIDENCE = 2.5
 """In one-hot units the scale of logits that predicted held-out data best was near this times
 sqrt(C), on twelve problems of 2 to 100 classes."""
 

@@ -30,7 +30,7 @@ GROWTH = 1.5
 """Data, and targets of an output, that are predicted without being absorbed: this many times those
 that were."""
 
-CAUTION = 10.0
+CAUTION = 20.0
 """Nats that speak against a scale of e, or of 1/e, times the usual one, before any sample does."""
 
 WORKING_NUMBERS = 2**20

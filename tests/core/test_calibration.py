@@ -123,7 +123,7 @@ def test_data_the_network_was_trained_on_gives_a_bound() -> None:
     x, y = data(rows=400)
     x = 0.1 * x + nn.functional.one_hot(y, x.shape[1])
     wrong = torch.where(torch.arange(400) % 4 == 0, y.roll(1), y)
-    usual = 3 / math.sqrt(CLASSES)
+    usual = 2.5 / math.sqrt(CLASSES)
     easy, hard = fitted().fit((x, y)), fitted().fit((x, wrong))
     assert easy.logit_scale == pytest.approx(usual)
     assert hard.logit_scale < 0.8 * usual
@@ -138,7 +138,7 @@ def test_the_usual_scale_holds_until_something_was_predicted() -> None:
     for kind, classes in (("classification", CLASSES), ("binary", 2)):
         first = fitted(kind).fit(data(kind, rows=FIRST_ROWS))
         usual = first.logit_scale
-        assert usual == pytest.approx(3 / math.sqrt(classes))
+        assert usual == pytest.approx(2.5 / math.sqrt(classes))
         assert first.update(data(kind, rows=9)).logit_scale != pytest.approx(usual)
     assert fitted("regression").logit_scale == 1.0
     assert fitted(linearize_at="network").update(noisy()).logit_scale == 1.0

@@ -8,14 +8,13 @@ prints a row for each problem: the mean over seeds.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from statistics import mean
+from statistics import geometric_mean, mean
 from typing import NamedTuple
 
 import torch
@@ -28,6 +27,7 @@ SEEDS = (100, 101, 102)
 """Nothing was chosen on them."""
 
 BINS = 15
+REPEATS, SECONDS = 7, 5.0
 
 Root = Path | None
 
@@ -103,7 +103,7 @@ def table(name: str, likelihood: str = "classification", new_classes: int = 0):
     return make
 
 
-def flipped(seed: int, root: Root) -> Absorbed:
+def flipped(seed: int, _root: Root) -> Absorbed:
     """One label in five is drawn from all labels, of the held-out data too."""
     x, y = load("digits")
     generator = torch.Generator().manual_seed(seed)
@@ -112,7 +112,7 @@ def flipped(seed: int, root: Root) -> Absorbed:
     return small(split(x, y, "classification", seed), seed)
 
 
-def pairs(seed: int, root: Root) -> Absorbed:
+def pairs(seed: int, _root: Root) -> Absorbed:
     """Two digits beside each other, C = 100; no image is in two parts."""
     x, y = load("digits")
     digits = split(x, y, "classification", seed)
@@ -123,11 +123,8 @@ def pairs(seed: int, root: Root) -> Absorbed:
         x, y = part
         return torch.cat([x[left], x[right]], 1), 10 * y[left] + y[right]
 
-    parts = [
-        drawn(part, count)
-        for part, count in zip((digits.first, digits.later, digits.test), (4000, 4000, 2000))
-    ]
-    return small(Task("classification", 100, *parts), seed, steps=1500)
+    first, later, test = drawn(digits.first, 4000), drawn(digits.later, 4000), digits.test
+    return small(Task("classification", 100, first, later, drawn(test, 2000)), seed, steps=1500)
 
 
 def stream(name: str):
@@ -165,7 +162,7 @@ PROBLEMS: dict[str, Callable[[int, Root], Absorbed]] = {
     "digits, 20 % flipped": flipped,
     "digits, three new classes": table("digits", new_classes=3),
     "wine": table("wine"),
-    "breast cancer": lambda seed, root: table("breast_cancer")(seed, None),
+    "breast cancer": lambda seed, _root: table("breast_cancer")(seed, None),
     "glass": table("glass"),
     "vehicle": table("vehicle"),
     "vehicle, one new class": table("vehicle", new_classes=1),
@@ -211,25 +208,30 @@ def tuned(found: Absorbed) -> tuple[Quality, float, float]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             posterior.tune_prior_precision((x[own], y[own]))
-        spec = posterior.state.spec
-        halves.append(
-            (quality(posterior, (x[~own], y[~own])), spec.prior_precision, spec.logit_scale)
-        )
-    both = Quality(*(mean(pair) for pair in zip(*(q for q, _, _ in halves))))
-    return both, *(math.exp(mean(math.log(half[n]) for half in halves)) for n in (1, 2))
+        found_quality, spec = quality(posterior, (x[~own], y[~own])), posterior.state.spec
+        halves.append((found_quality, spec.prior_precision, spec.logit_scale))
+    qualities, deltas, scales = zip(*halves, strict=True)
+    return averaged(qualities), geometric_mean(deltas), geometric_mean(scales)
 
 
-def cost(found: Absorbed, repeats: int = 7) -> float:
+def averaged(qualities: Sequence[Quality]) -> Quality:
+    return Quality(*(mean(values) for values in zip(*qualities, strict=True)))
+
+
+def cost(found: Absorbed) -> float:
     """Processor time of absorbing, and scoring, by that of absorbing: taking turns."""
-    totals = {}
     given = found.start.state.with_spec(logit_scale=1.0)
-    for _ in range(repeats):
-        for name, state in (("scored", found.start.state), ("given", given)):
+    times: list[tuple[float, float]] = []
+    while len(times) < REPEATS and sum(map(sum, times)) < SECONDS:
+        pair = []
+        for state in (found.start.state, given):
             posterior = SFRPosterior.of(state.spec, found.start.network, state)
             began = time.process_time()
             found.absorb(posterior)
-            totals.setdefault(name, []).append(time.process_time() - began)
-    return min(totals["scored"]) / min(totals["given"])
+            pair.append(time.process_time() - began)
+        times.append((pair[0], pair[1]))
+    scored, plain = (min(column) for column in zip(*times, strict=True))
+    return scored / plain
 
 
 def measure(name: str, seed: int, root: Root) -> Row:
@@ -246,21 +248,17 @@ def measure(name: str, seed: int, root: Root) -> Row:
         now.logit_scale * unit,
         delta,
         scale * unit,
-        cost(found, 3),
+        cost(found),
     )
 
 
 def over(rows: list[Row]) -> Row:
     """The mean over seeds; of delta and scale the geometric one."""
 
-    def qualities(part: str) -> Quality:
-        return Quality(*(mean(pair) for pair in zip(*(getattr(row, part) for row in rows))))
-
-    numbers = {
-        part: math.exp(mean(math.log(getattr(row, part)) for row in rows))
-        for part in ("delta", "scale", "tuned_delta", "tuned_scale", "cost")
-    }
-    return Row(qualities("before"), qualities("now"), qualities("tuned"), **numbers)
+    columns = {each.name: [getattr(row, each.name) for row in rows] for each in fields(Row)}
+    qualities = {part: averaged(columns.pop(part)) for part in ("before", "now", "tuned")}
+    numbers = {part: geometric_mean(values) for part, values in columns.items()}
+    return Row(**qualities, **numbers)
 
 
 HEADER = (
