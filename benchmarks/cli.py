@@ -78,7 +78,8 @@ COMMANDS = (
     Command(
         "update",
         "sfr_cl.benchmarks.update.run",
-        "absorb half of a regression data set by conditioning, against retraining on all of it",
+        "absorb half of a regression data set by conditioning, against retraining on all of it; "
+        "with --classification, late labels",
     ),
     Command(
         "ood",

@@ -15,6 +15,7 @@ from sfr_cl.benchmarks.report.seeds import Spread
 from sfr_cl.benchmarks.stream import report as stream
 from sfr_cl.benchmarks.uci import report as uci
 from sfr_cl.benchmarks.uci.summary import TITLES, Table
+from sfr_cl.benchmarks.update import classes_report
 from sfr_cl.benchmarks.update import report as update
 from sfr_cl.benchmarks.update.summary import data_sets
 from support.paths import ROOT
@@ -136,6 +137,13 @@ def updates() -> str:
     return markdown(lines)
 
 
+def late_labels() -> str:
+    """Late labels absorbed, against training on them."""
+    lines = [[*classes_report.COLUMNS]]
+    lines += map(classes_report.cells, classes_report.summaries(rows_of("update-classes")))
+    return markdown(lines)
+
+
 def ood_images() -> str:
     """How well each method tells them from test images, both ways."""
     lines = [["trained on", *ood.COLUMNS]]
@@ -152,6 +160,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "latencies": latencies,
     "paper": paper,
     "updates": updates,
+    "late labels": late_labels,
     "ood": ood_images,
 }
 

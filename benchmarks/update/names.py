@@ -1,3 +1,4 @@
 """What `sfr-cl update` knows by name, apart from what makes it: help waits for no import."""
 
-DATA = ("airfoil", "boston", "protein")
+REGRESSION = ("airfoil", "boston", "protein")
+CLASSIFICATION = ("digits", "satellite", "vehicle", "waveform")

@@ -1,4 +1,4 @@
-"""`sfr-cl update`: late data absorbed by conditioning, against retraining on all data."""
+"""`sfr-cl update`: late data absorbed by conditioning, against training on it."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -7,35 +7,63 @@ from ..harness import options
 from . import names
 
 if TYPE_CHECKING:
+    from .classes import Case as ClassesCase
     from .experiment import Case
 
 COMMAND = "update"
+CLASSIFICATION = "update --classification"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `sfr-cl update`."""
-    options.add_names(parser, "--data", names.DATA)
+    known = (*names.REGRESSION, *names.CLASSIFICATION)
+    options.add_names(parser, "--data", known, default="all of the kind asked for")
+    parser.add_argument(
+        "--classification",
+        action="store_true",
+        help="instead, absorb late labels: more rows, other rows, or a new class; against "
+        "fine-tuning and retraining",
+    )
     options.add_seeds(parser, range(5), "splits and networks")
     options.add_data_root(parser)
     options.add_resume(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """A row for each data set, seed, kernel and mean form; then the report: the exit code."""
-    cases = plan(arguments)
-
-    from ..harness.run import compare
-    from . import report
-
-    return compare(cases, arguments.out, COMMAND, report, resume=arguments.resume)
-
-
-def plan(arguments: argparse.Namespace) -> "list[Case]":
-    """The rows asked for; tables that are missing or wrong are refused here."""
-    options.check_names("data", arguments.data, names.DATA)
+    """A row for each case; then the report: the exit code."""
+    out, resume = arguments.out, arguments.resume
+    known = names.CLASSIFICATION if arguments.classification else names.REGRESSION
+    if arguments.data is None:
+        arguments.data = list(known)
+    options.check_names("data", arguments.data, known)
     options.check_seeds(arguments.seeds)
     options.check_data_root(arguments.data_root)
 
+    from ..harness.run import compare
+
+    if arguments.classification:
+        from . import classes_report
+
+        return compare(late_labels(arguments), out, CLASSIFICATION, classes_report, resume=resume)
+    from . import report
+
+    return compare(regressions(arguments), out, COMMAND, report, resume=resume)
+
+
+def late_labels(arguments: argparse.Namespace) -> "list[ClassesCase]":
+    """A row for each data set, kind of late data, and seed."""
+    from .classes import LATE, Case, Problem
+
+    return [
+        Case(Problem(name, late, seed))
+        for name in arguments.data
+        for late in LATE
+        for seed in arguments.seeds
+    ]
+
+
+def regressions(arguments: argparse.Namespace) -> "list[Case]":
+    """A row for each data set, seed, kernel and mean form; wrong tables are refused here."""
     from . import data
     from .experiment import KERNELS, MEANS, Case, Problem
 
