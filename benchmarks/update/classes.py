@@ -1,8 +1,9 @@
 """Late labels absorbed by conditioning, against fine-tuning and retraining: when it is enough."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -81,6 +82,9 @@ class Case:
     """A row: one problem, all methods."""
 
     problem: Problem
+
+    fixed: ClassVar[Sequence[str]] = ()
+    varies: ClassVar[Sequence[str]] = ("data", "late", "seed")
 
     @property
     def key(self) -> Row:
