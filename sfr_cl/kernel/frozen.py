@@ -315,7 +315,7 @@ class Frozen:
 
 def as_real(values: Tensor) -> Tensor:
     """Complex numbers as pairs of real ones, which is what a kernel's inner products are of."""
-    return torch.view_as_real(values) if values.is_complex() else values
+    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
 
 
 def flattened(gradients: Sequence[Tensor]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from avalanche.models import (
     SlimResNet18,
     as_multitask,
 )
+from avalanche.models.cosine_layer import CosineIncrementalClassifier, SplitCosineLinear
 from avalanche.models.dynamic_modules import avalanche_model_adaptation
 from avalanche.models.simple_mlp import MTSimpleMLP
 
@@ -95,50 +96,80 @@ def partly_used() -> nn.Module:
     return adapted(model, 1)
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], int | None, str]] = {
-    "SimpleMLP": (lambda: SimpleMLP(4, 4, 6), None, "classifier"),
-    "SimpleCNN": (lambda: SimpleCNN(4), None, "classifier.0"),
-    "SlimResNet18": (lambda: SlimResNet18(4, nf=4), None, "linear"),
-    "IncrementalClassifier": (lambda: adapted(Growing()), None, "head.classifier"),
-    "IncrementalClassifier, partly used": (partly_used, None, "head.classifier"),
+def cosine() -> nn.Module:
+    """A head of cosines that has met some classes; units of the others are a constant."""
+    model = Growing()
+    model.head = CosineIncrementalClassifier(HIDDEN)
+    return adapted(model, 1)
+
+
+def split_cosine() -> nn.Module:
+    """Cosines with the old classes and with the new ones, times one number."""
+    model = single_head()
+    model[1] = SplitCosineLinear(HIDDEN, 2, CLASSES - 2)
+    return model
+
+
+def plain(layer: str) -> list[str]:
+    return [f"{layer}.weight", f"{layer}.bias"]
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], int | None, list[str]]] = {
+    "SimpleMLP": (lambda: SimpleMLP(4, 4, 6), None, plain("classifier")),
+    "SimpleCNN": (lambda: SimpleCNN(4), None, plain("classifier.0")),
+    "SlimResNet18": (lambda: SlimResNet18(4, nf=4), None, plain("linear")),
+    "IncrementalClassifier": (lambda: adapted(Growing()), None, plain("head.classifier")),
+    "IncrementalClassifier, partly used": (partly_used, None, plain("head.classifier")),
     "MultiHeadClassifier": (
         lambda: adapted(MultiHead(), task_labels=True),
         1,
-        "head.classifiers.1.classifier",
+        plain("head.classifiers.1.classifier"),
     ),
     "MTSimpleMLP": (
         lambda: adapted(MTSimpleMLP(4, 6), task_labels=True),
         0,
-        "classifier.classifiers.0.classifier",
+        plain("classifier.classifiers.0.classifier"),
     ),
     "MTSlimResNet18": (
         lambda: adapted(MTSlimResNet18(2, nf=4), task_labels=True),
         1,
-        "linear.classifiers.1.classifier",
+        plain("linear.classifiers.1.classifier"),
     ),
     "as_multitask": (
         lambda: adapted(as_multitask(SimpleMLP(2, 4, 6), "classifier"), task_labels=True),
         1,
-        "classifier.classifiers.1.classifier",
+        plain("classifier.classifiers.1.classifier"),
     ),
     "as_multitask, head in a Sequential": (
         lambda: adapted(as_multitask(SimpleCNN(2), "classifier"), task_labels=True),
         1,
-        "classifier.classifiers.1.classifier",
+        plain("classifier.classifiers.1.classifier"),
     ),
+    "CosineIncrementalClassifier": (cosine, None, ["head.fc.sigma", "head.fc.weight"]),
+    "SplitCosineLinear": (split_cosine, None, ["1.fc1.weight", "1.fc2.weight"]),
 }
 
 
+@pytest.fixture
+def double() -> Iterator[None]:
+    """What a model makes on the way has the precision of its weights."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.usefixtures("double")
 def test_the_last_layer_of_avalanches_models(name: str) -> None:
-    build, label, layer = MODELS[name]
+    build, label, names = MODELS[name]
     torch.manual_seed(0)
     model = build().double()
     large = any(isinstance(module, nn.Conv2d) for module in model.modules())
     x = torch.randn(5, *((3, 32, 32) if large else (1, 2, 2)), dtype=torch.float64)
     head = Head.of(model, label, x, "last_layer")
     network = head.narrowed()
-    assert network.names == [f"model.{layer}.weight", f"model.{layer}.bias"]
+    assert sorted(network.names) == sorted(f"model.{name}" for name in names)
     j = jacobian_by_rows(TaskView(model, label, head.units), x, network.names)
     kernel = TangentKernel(network, j.shape[1], False, x)
     torch.testing.assert_close(kernel.gram(x), torch.einsum("acp,bcp->cab", j, j))

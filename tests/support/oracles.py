@@ -41,7 +41,7 @@ def jacobian_by_rows(network: nn.Module, x: Inputs, names: str | list[str]) -> T
             parts = torch.autograd.grad(
                 output, chosen, retain_graph=True, allow_unused=True, materialize_grads=True
             )
-            flat = [torch.view_as_real(g) if g.is_complex() else g for g in parts]
+            flat = [torch.view_as_real(g.resolve_conj()) if g.is_complex() else g for g in parts]
             rows.append(torch.cat([g.reshape(-1) for g in flat]))
     return torch.stack(rows).unflatten(0, (length(x), -1))
 

@@ -613,6 +613,16 @@ def fourier_operator() -> nn.Module:
     )
 
 
+def complex_products() -> nn.Module:
+    """Inner products with complex weights, whose gradients torch leaves to be conjugated."""
+
+    def run(net: Any, x: Tensor) -> Tensor:
+        products = x.to(net.weight.dtype) @ net.weight.conj()
+        return net.head(torch.view_as_real(products).flatten(1).tanh())
+
+    return Net(run, weight=torch.randn(4, 3, dtype=torch.cdouble), head=nn.Linear(6, OUTPUTS))
+
+
 class Complex(nn.Module):
     """A complex layer in real parts."""
 
@@ -1178,6 +1188,7 @@ ZOO: dict[str, Case] = {
     "hypernetwork": Case(hypernetwork, vectors(5)),
     "Fourier operator": Case(fourier_operator, vectors(8)),
     "complex activations": Case(Complex, vectors(4)),
+    "complex products": Case(complex_products, vectors(4)),
     "temperature": Case(temperature, vectors(4)),
     "CLIP head": Case(clip_head, vectors(4)),
     "residual MLP": Case(residual_mlp, vectors(4)),
