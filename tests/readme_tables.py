@@ -8,6 +8,7 @@ from typing import Any
 
 from sfr_cl.benchmarks.cl import report as cl
 from sfr_cl.benchmarks.cl import summary
+from sfr_cl.benchmarks.figure1 import report as figure1
 from sfr_cl.benchmarks.ood import report as ood
 from sfr_cl.benchmarks.ood.summary import directions
 from sfr_cl.benchmarks.report import numbers
@@ -50,14 +51,17 @@ def comparison() -> str:
         for data in IN_TABLE
     }
     titles = [cl.BENCHMARKS[data] for data in IN_TABLE]
-    names = ["strategy", *titles, *(f"NLPD {title}" for title in titles[:3])]
+    costs = [f"{cost} {titles[1]}" for cost in ("bytes kept", "processor seconds")]
+    names = ["strategy", *titles, *costs, *(f"NLPD {title}" for title in titles[:3])]
     lines = [names]
     for name in found["mnist"]:
         measures = [of.get(name) and of[name].measures for of in found.values()]
         accuracies = [numbers.percent(m["accuracy"] if m else None) for m in measures]
+        cost = found["mnist"][name].measures
+        costs = [numbers.size(cost["state_bytes"]), numbers.seconds(cost["seconds"])]
         nlpds = [numbers.plain(m["nlpd"] if m else None, 2) for m in measures[:3]]
         shown = f"**`{name}`**" if "sfr" in name else f"`{name}`"
-        lines.append([shown, *accuracies, *nlpds])
+        lines.append([shown, *accuracies, *costs, *nlpds])
     return markdown(lines)
 
 
@@ -75,7 +79,7 @@ def commands() -> str:
 def identities() -> str:
     """SFR's curvature against the identity in its place: accuracy of each seed, and the pairs."""
     names = ["benchmark", "memory per task", "`sfr`", "`sfr-l2`", "difference", "standard error"]
-    lines = [names]
+    lines = [[*names, "bytes kept", "processor seconds"]]
     for name in ("mnist-40", "mnist", "fmnist", "pmnist"):
         rows = rows_of(name)
         ours, theirs = (
@@ -90,7 +94,36 @@ def identities() -> str:
         ]
         benchmark, memory = cl.BENCHMARKS[rows[0]["data"]], str(rows[0]["memory"])
         found = [f"{pairs.mean:+.2f}", f"{pairs.error:.2f}"]
-        lines.append([benchmark, memory, *accuracies, *found])
+        both = [next(s for s in summary.strategies(rows) if s.name == n) for n in ("sfr", "sfr-l2")]
+        kept = ", ".join(numbers.size(one.measures["state_bytes"]) for one in both)
+        seconds = ", ".join(numbers.seconds(one.measures["seconds"]) for one in both)
+        lines.append([benchmark, memory, *accuracies, *found, kept, seconds])
+    return markdown(lines)
+
+
+def figure() -> str:
+    """The posterior of the first figure, before and after new data, and trained on all."""
+    posteriors = {
+        "D1 only": "trained on the first data",
+        "updated": "updated by conditioning",
+        "retrained": "retrained from scratch",
+    }
+    lines = [["posterior", "test NLPD", "RMSE", "ready after"]]
+    for row in rows_of("figure1"):
+        if row["method"] in posteriors:
+            ready = figure1.readable(row["seconds"])
+            name = posteriors[row["method"]]
+            lines.append([name, f"{row['nlpd']:.2f}", f"{row['rmse']:.2f}", ready])
+    return markdown(lines)
+
+
+def speed() -> str:
+    """Our time in every case, and how much longer the baseline takes."""
+    lines = [["case", "baseline", "ours", "ratio"]]
+    for row in rows_of("speed"):
+        if "ratio" in row and "case table" not in row["case"]:
+            ratio = f"{row['ratio']:.2g}" if row["ratio"] < 10 else f"{row['ratio']:.0f}"
+            lines.append([row["case"], row["peer"], f"{row['seconds']:.2g} s", ratio])
     return markdown(lines)
 
 
@@ -153,6 +186,7 @@ def ood_images() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "figure": figure,
     "comparison": comparison,
     "commands": commands,
     "identities": identities,
@@ -162,6 +196,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "updates": updates,
     "late labels": late_labels,
     "ood": ood_images,
+    "speed": speed,
 }
 
 

@@ -79,8 +79,9 @@ def run(case: Case, show: ShowShare = lambda _: None) -> Row:
     watch = Watch(case.values, scenario, show)
     strategy = strategies.make(case.strategy, case.values, scenario, case.memory, [recorder, watch])
     matrix, seconds = [], 0.0
+    trained = stages(strategy, scenario)
     with avalanche_calls_its_old_functions():
-        for stage in stages(strategy, scenario):
+        for stage in trained:
             seconds += processor_seconds(partial(strategy.train, stage, reset_optimizer_state=True))
             strategy.eval(scenario.benchmark.test_stream)
             matrix.append([measure.accuracy(*part) for part in recorder.by_experience()])
@@ -93,8 +94,8 @@ def run(case: Case, show: ShowShare = lambda _: None) -> Row:
         "nlpd": measure.nlpd(*pooled),
         "ece": bins.ece,
         "seconds": seconds,
-        "stored_samples": footprint.stored_samples(strategy),
-        "state_bytes": footprint.state_bytes(strategy),
+        "stored_samples": footprint.stored_samples(strategy, trained),
+        "state_bytes": footprint.state_bytes(strategy, trained),
         **bins.columns,
     }
 

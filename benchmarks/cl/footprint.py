@@ -1,6 +1,6 @@
 """What a strategy keeps beside its network: samples, importances, posteriors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from avalanche.benchmarks.utils import AvalancheDataset
@@ -25,9 +25,12 @@ SAMPLES = "memory_x"
 """The attribute in which Avalanche's GEM keeps its samples as tensors."""
 
 
-def stored_samples(strategy: SupervisedTemplate) -> int:
-    """Inputs of earlier experiences that the strategy can still see."""
-    total = 0
+def stored_samples(strategy: SupervisedTemplate, stages: Sequence[Any]) -> int:
+    """Inputs of earlier experiences that the strategy can still see.
+
+    Of one that is trained on several experiences at once (a stage), all of theirs.
+    """
+    total = sum(len(experience.dataset) for experience in _at_once(stages))
     for kept in _kept(strategy):
         if isinstance(kept, AvalancheDataset):
             total += len(kept)
@@ -38,15 +41,28 @@ def stored_samples(strategy: SupervisedTemplate) -> int:
     return total
 
 
-def state_bytes(strategy: SupervisedTemplate) -> int:
+def state_bytes(strategy: SupervisedTemplate, stages: Sequence[Any]) -> int:
     """Bytes of all tensors and samples among what is kept."""
-    total = 0
+    total = sum(
+        len(experience.dataset) * _bytes_of(experience.dataset[0])
+        for experience in _at_once(stages)
+    )
     for kept in _kept(strategy):
         if isinstance(kept, AvalancheDataset):
             total += len(kept) * _bytes_of(kept[0])
         elif isinstance(kept, Tensor):
             total += kept.nbytes
     return total
+
+
+def _at_once(stages: Sequence[Any]) -> list[Any]:
+    """Experiences that are there together in one stage."""
+    return [
+        experience
+        for stage in stages
+        if not hasattr(stage, "dataset") and len(stage) > 1
+        for experience in stage
+    ]
 
 
 def _bytes_of(sample: Any) -> int:

@@ -12,6 +12,7 @@ from rich.text import Text
 from ..harness.results import Row
 from ..report import numbers, page, pictures, terminal
 from . import figures, report_settings, summary
+from .settings import file_name
 from .summary import Strategy
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -24,12 +25,12 @@ BENCHMARKS = {
 }
 COLUMNS = (
     ("accuracy", "Accuracy", "%"),
+    ("kept", "Kept", "bytes"),
+    ("seconds", "Seconds", "processor"),
+    ("stored", "Stored", "samples"),
     ("forget", "Forgetting", "points"),
     ("NLPD", "NLPD", "nats"),
     ("ECE", "ECE", ""),
-    ("seconds", "Seconds", ""),
-    ("stored", "Stored", "samples"),
-    ("state", "State", "size"),
     ("seeds", "Seeds", ""),
 )
 """Of the headline: names on the terminal and on the page, and units."""
@@ -55,13 +56,30 @@ def table(rows: list[Row]) -> Table:
         grid.add_column(name, justify="right", no_wrap=True)
     strategies = summary.strategies(rows)
     for strategy in strategies:
-        label = Text(strategy.name + (" †" if strategy.on_edge else ""))
+        marks = (" †" if strategy.on_edge else "") + (" ‡" if strategy.untuned else "")
+        label = Text(strategy.name + marks)
         grid.add_row(label, *cells(strategy)[:-1])
     notes = [f"{_count(len({row['seed'] for row in rows}), 'seed')}"]
     if any(strategy.on_edge for strategy in strategies):
         notes.append("† best value on the edge of its validation grid")
+    notes += untuned(strategies)
     grid.caption = "; ".join(notes)
     return grid
+
+
+def untuned(strategies: Sequence[Strategy]) -> list[str]:
+    """Which strategies ran with defaults, and how to tune them; nothing if there are none."""
+    names = [strategy.name for strategy in strategies if strategy.untuned]
+    if not names:
+        return []
+    row = next(strategy for strategy in strategies if strategy.untuned).rows[0]
+    which = "--all" if len(names) == len(strategies) else f"--strategies {','.join(names)}"
+    file = Path("results", "tune", file_name(row["data"], row["scenario"]))
+    return [
+        "‡ not tuned, settings are defaults for any data: "
+        f"`sfr-cl tune {which}`, with the same --data, --scenario and --memory, tunes them; then "
+        f"add --settings {file} here"
+    ]
 
 
 def cells(strategy: Strategy) -> list[str]:
@@ -69,12 +87,12 @@ def cells(strategy: Strategy) -> list[str]:
     measures = strategy.measures
     return [
         numbers.percent(measures["accuracy"]),
+        numbers.size(measures["state_bytes"]),
+        numbers.seconds(measures["seconds"]),
+        numbers.plain(measures["stored_samples"], 0),
         numbers.percent(measures["forgetting"], spread=False),
         numbers.plain(measures["nlpd"], 2),
         numbers.plain(measures["ece"], 3),
-        numbers.seconds(measures["seconds"]),
-        numbers.plain(measures["stored_samples"], 0),
-        numbers.size(measures["state_bytes"]),
         str(len(strategy.seeds)),
     ]
 
@@ -100,6 +118,7 @@ def _content(rows: Sequence[Row], strategies: list[Strategy]) -> dict[str, Any]:
         "headline": list(_headline(strategies)),
         "strategies": strategies,
         "experiences": experiences,
+        "untuned": untuned(strategies),
         "columns": [(name, unit) for _, name, unit in COLUMNS],
         "cells": {strategy.name: cells(strategy) for strategy in strategies},
         "swatches": pictures.swatches([strategy.name for strategy in strategies]),
@@ -147,7 +166,7 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 
 
 def _memory(rows: Sequence[Row]) -> int | None:
-    """Strategies that store nothing may say zero."""
+    """Strategies that store no sample may say zero."""
     return max((row["memory"] for row in rows if row.get("memory")), default=None)
 
 

@@ -48,6 +48,11 @@ class Strategy:
         return any((row.get("settings") or {}).get("on_edge") for row in self.rows)
 
     @property
+    def untuned(self) -> bool:
+        """Whether it ran with the defaults for any data, which no one chose for this."""
+        return any((row.get("settings") or {}).get("chosen_by") == "default" for row in self.rows)
+
+    @property
     def experiences(self) -> int:
         """Number of experiences it was tested on."""
         return int(self.matrix.shape[1])
@@ -76,6 +81,13 @@ def _check(rows: Sequence[Row]) -> None:
         )
 
 
+def _measure(row: Row, key: str) -> float | None:
+    """A figure of a row; rows of version 0.1.0 have zero where they did not count all data kept."""
+    value: float | None = row.get(key)
+    at_once = len(row["accuracy_matrix"]) == 1 and key in ("stored_samples", "state_bytes")
+    return None if at_once and not value else value
+
+
 def _strategy(name: str, rows: list[Row]) -> Strategy:
     rows = sorted(rows, key=lambda row: row["seed"])
     shapes = sorted({np.shape(row["accuracy_matrix"]) for row in rows})
@@ -88,7 +100,7 @@ def _strategy(name: str, rows: list[Row]) -> Strategy:
     return Strategy(
         name=name,
         seeds=[row["seed"] for row in rows],
-        measures={key: Spread.of(row.get(key) for row in rows) for key in MEASURES},
+        measures={key: Spread.of(_measure(row, key) for row in rows) for key in MEASURES},
         matrix=matrix,
         curve=_curve(matrix),
         reliability=reliability(rows),

@@ -95,6 +95,10 @@ def run(
         path = write(content, cases[0], complete, out)
         console.print(table(complete))
         announce(console, "settings", path)
+        line = (
+            f"To compare with them: sfr-cl cl --settings {path}, and the same --data and --memory"
+        )
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
     return status
 
 

@@ -1,10 +1,36 @@
-"""Resident memory of this process, on Linux."""
+"""Bytes that methods keep; and resident memory of this process, on Linux."""
 
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from torch import Tensor
+
+from sfr_cl import SFRPosterior
+
+NETWORK = "network."
+"""What names in a posterior's state start with that are the network's weights."""
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def tensor_bytes(kept: Any) -> int:
+    """Of all tensors in lists and dictionaries within each other.
+
+    >>> import torch
+    >>> tensor_bytes({"a": [torch.zeros(2)], "b": None})
+    8
+    """
+    if isinstance(kept, Tensor):
+        return kept.nbytes
+    parts = kept.values() if isinstance(kept, dict) else kept
+    return sum(map(tensor_bytes, parts)) if isinstance(kept, dict | list | tuple) else 0
+
+
+def posterior_bytes(posterior: SFRPosterior) -> int:
+    """What a posterior keeps beside the network: inducing inputs, sums and factors."""
+    tensors = posterior.state_dict()["tensors"]
+    return sum(value.nbytes for name, value in tensors.items() if not name.startswith(NETWORK))
 
 
 def resident_megabytes() -> float:

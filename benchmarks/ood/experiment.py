@@ -63,7 +63,8 @@ class Case:
         torch.manual_seed(self.problem.seed)
         _ = self.problem.network  # trained before the clock starts
         predictions, seconds = processor_timed(lambda: METHODS[self.method](self.problem))
-        return self.key | measures(predictions, self.problem.test.y) | {"seconds": seconds}
+        costs = {"seconds": seconds, "state_bytes": predictions.state_bytes}
+        return self.key | measures(predictions, self.problem.test.y) | costs
 
     def line(self, row: Row) -> str:
         """The row in short."""

@@ -13,6 +13,7 @@ from sfr_cl import SFRPosterior, greedy
 from sfr_cl.likelihoods import CategoricalLikelihood
 
 from ..harness.baselines import laplace, laplace_package, loader, quiet
+from ..harness.memory import posterior_bytes, tensor_bytes
 from .problem import Labelled, Problem
 from .training import DENSE_LAYERS
 
@@ -43,6 +44,8 @@ class Predictions:
     ood: Moments
     prior_precision: float | None = None
     link: str = "map"
+    state_bytes: int = 0
+    """Kept beside the network."""
 
 
 def probabilities(moments: Moments, link: str) -> Tensor:
@@ -113,7 +116,8 @@ def ours(
     chosen = most_uncertain(valid, y)
     settled = posterior.with_prior_precision(DELTAS[chosen])
     test, ood = (moments(settled, x) for x in (problem.test.x, problem.ood_images))
-    return Predictions(test, ood, DELTAS[chosen], best_link(valid[chosen], y))
+    link, kept = best_link(valid[chosen], y), posterior_bytes(settled)
+    return Predictions(test, ood, DELTAS[chosen], link, kept)
 
 
 def moments(posterior: SFRPosterior, x: Tensor) -> Moments:
@@ -147,7 +151,8 @@ def kronecker_glm(problem: Problem) -> Predictions:
         delta = DELTAS[chosen]
         (test,) = baseline_moments(baseline, problem.test.x, [delta])
         (ood,) = baseline_moments(baseline, problem.ood_images, [delta])
-    return Predictions(test, ood, delta, best_link(valid[chosen], y))
+        kept = tensor_bytes(vars(baseline.H))
+    return Predictions(test, ood, delta, best_link(valid[chosen], y), kept)
 
 
 def trainable(network: nn.Sequential) -> nn.Sequential:

@@ -16,10 +16,11 @@ TEMPLATE = Path(__file__).with_name("report.html")
 COLUMNS = (
     "method",
     "accuracy",
+    "bytes kept",
+    "processor seconds",
     "NLPD",
     "ECE",
     *(f"AUROC {name}" for name in SCORES.values()),
-    "seconds",
 )
 
 
@@ -43,7 +44,7 @@ def table(rows: list[Row]) -> Table:
     """The headline, 80 columns wide."""
     grid = terminal.grid()
     for i, name in enumerate(COLUMNS):
-        grid.add_column(name.replace("AUROC ", "AUROC\n"), justify="right" if i else "left")
+        grid.add_column(name.replace(" ", "\n"), justify="right" if i else "left")
     for one in directions(rows):
         grid.add_row(f"{one.data}:")
         for method in one.methods.values():
@@ -58,10 +59,11 @@ def cells(method: Method) -> list[str]:
     return [
         method.name,
         numbers.percent(measures["accuracy"]),
+        numbers.size(measures["state_bytes"]),
+        numbers.seconds(measures["seconds"]),
         numbers.plain(measures["nlpd"], 3),
         numbers.plain(measures["ece"], 3),
         *(numbers.plain(measures[score], 4) for score in SCORES),
-        numbers.seconds(measures["seconds"]),
     ]
 
 

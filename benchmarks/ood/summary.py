@@ -12,7 +12,7 @@ SCORES = {
     "auroc_variance": "variance",
     "auroc_novelty": "novelty",
 }
-MEASURES = ("accuracy", "nlpd", "ece", *SCORES, "seconds")
+MEASURES = ("accuracy", "nlpd", "ece", *SCORES, "seconds", "state_bytes")
 OURS, NETWORK, BASELINE = "sfr", "map", "kron-glm"
 ACCURACY_MARGIN = 0.005
 AIM = 0.97
@@ -62,7 +62,7 @@ def _methods(rows: Sequence[Row]) -> dict[str, Method]:
 
 
 def _method(name: str, rows: list[Row]) -> Method:
-    measures = {key: Spread.of(row[key] for row in rows) for key in MEASURES}
+    measures = {key: Spread.of(row.get(key) for row in rows) for key in MEASURES}
     choices = [
         f"{row['prior_precision']:.3g}, {row['link']}"
         for row in rows

@@ -21,10 +21,11 @@ TEMPLATE = Path(__file__).with_name("report.html")
 TITLES = {"elec2": "Electricity prices (Elec2)", "mnist": "MNIST, two classes after two others"}
 COLUMNS = (
     ("accuracy", "Accuracy", "%"),
+    ("kept", "Bytes kept", "at the end"),
+    ("seconds", "Processor seconds", ""),
     ("NLPD", "NLPD", "nats"),
     ("test", "Test accuracy", "% at the end"),
     ("samples/s", "Samples per second", ""),
-    ("state", "State", "at the end"),
     ("seeds", "Seeds", ""),
 )
 WIDE, TALL = 5.0, 3.9
@@ -47,12 +48,14 @@ class Summary:
     def cells(self) -> list[str]:
         """In the order of `COLUMNS`."""
         size = Spread.of(row["state_bytes_curve"][-1] for row in self.rows)
+        seconds = Spread.of(row["num_samples"] / row["samples_per_second"] for row in self.rows)
         return [
             numbers.percent(self.spread("accuracy")),
+            numbers.size(size),
+            numbers.seconds(seconds),
             numbers.plain(self.spread("nlpd"), 3),
             numbers.percent(self.spread("test_accuracy")),
             numbers.plain(self.spread("samples_per_second"), 0),
-            numbers.size(size),
             str(len(self.rows)),
         ]
 

@@ -11,6 +11,7 @@ import torch
 
 from sfr_cl import SFRPosterior
 
+from ..harness.memory import posterior_bytes
 from ..harness.results import Row
 from ..harness.run import ShowShare
 from ..harness.timing import processor_seconds, processor_timed
@@ -110,6 +111,7 @@ class Case:
             "nlpd_network_retrained": retrained.nlpd(test),
             "steps_retrain": retrained.steps,
             "inducing_used": len(posterior.inducing_inputs),
+            "state_bytes": posterior_bytes(posterior),
         }
 
     def posterior(self, trained: Trained, train: Pairs) -> SFRPosterior:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from ..harness.results import Row, write_file
-from ..report import page, terminal
+from ..report import numbers, page, terminal
 from ..report.checks import markdown_checks, markdown_table
 from . import figures
 from .summary import PUBLISHED_RATIOS, DataSet, Form, checks, data_sets
@@ -20,6 +20,7 @@ COLUMNS = (
     "updated",
     "retrained",
     "closed",
+    "bytes kept",
     "update",
     "answer",
     "retrain",
@@ -71,6 +72,7 @@ def cells(one: DataSet) -> list[str]:
         one.name,
         *(nlpd(form.at(f"nlpd_{when}")) for when in ("before", "updated", "retrained")),
         f"{form.closed:.0%}",
+        numbers.size(form.state_bytes),
         f"{1000 * form.at('seconds_update'):.1f} ms",
         f"{1000 * form.at('seconds_first_prediction'):.1f} ms",
         f"{form.at('seconds_retrain'):.1f} s",

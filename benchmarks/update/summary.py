@@ -33,6 +33,8 @@ class Form:
     seeds: list[int]
     inducing: int
     measures: dict[str, Spread]
+    state_bytes: Spread | None
+    """Kept beside the network; rows of earlier versions do not say."""
 
     def at(self, measure: str) -> float:
         """The mean over seeds."""
@@ -116,8 +118,9 @@ def _form(key: tuple[str, str, str], rows: list[Row]) -> Form:
         spread = Spread.of(row[name] for row in rows)
         assert spread is not None  # results hold finite numbers only
         measures[name] = spread
+    kept = Spread.of(row.get("state_bytes") for row in rows)
     seeds = sorted(row["seed"] for row in rows)
-    return Form(*key, seeds, max(row["inducing_used"] for row in rows), measures)
+    return Form(*key, seeds, max(row["inducing_used"] for row in rows), measures, kept)
 
 
 def checks(sets: Sequence[DataSet]) -> list[Check]:

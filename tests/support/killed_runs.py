@@ -1,8 +1,8 @@
 """A comparison that is killed at random instants, again and again, and resumed.
 
 A program, so that its children are forked from a process with all imports and nothing more:
-``python -m support.killed_runs LOG FOLDER KILLS WORDS...``. It prints how many were killed, how many
-rows there were after each, and the exit code of the last run, which goes on to the end.
+``python -m support.killed_runs LOG FOLDER KILLS WORDS...``. It prints how many were killed, how
+many rows there were after each, and the exit code of the last run, which goes on to the end.
 """
 
 import json

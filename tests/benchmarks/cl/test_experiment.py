@@ -109,6 +109,7 @@ def test_bytes_of_the_state(rows: dict[str, dict[str, Any]]) -> None:
     weights = 4 * (64 * 32 + 32 + 32 * 10 + 10)
     sample = 64 * 4 + 2 * 8  # pixels, label and task label
     assert row_of("naive", rows)["state_bytes"] == 0
+    assert row_of("joint", rows)["state_bytes"] == len(DIGITS.x_train) * sample
     assert row_of("ewc", rows)["state_bytes"] == NUM_TASKS * 2 * weights
     assert row_of("lwf", rows)["state_bytes"] == weights
     assert row_of("replay", rows)["state_bytes"] == NUM_TASKS * MEMORY * sample

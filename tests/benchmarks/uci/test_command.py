@@ -64,15 +64,18 @@ def test_table_figure_and_resume(
 
 
 @pytest.mark.usefixtures("short")
-def test_rows_of_another_protocol_are_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_rows_of_another_protocol_are_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(experiment, "METHODS", {"nn map": experiment.METHODS["nn map"]})
     words = ["uci", "--data", "glass", "--seeds", "0", "--out", str(tmp_path)]
     assert cli.main(words) == 0
     before = rows_in(tmp_path)
     monkeypatch.setattr(training, "MOST_EPOCHS", 40)
-    assert cli.main([*words, "--resume"]) == 0
+    assert cli.main([*words, "--resume"]) == 2
+    assert "expected rows of the same settings" in capsys.readouterr().err
+    assert rows_in(tmp_path) == before
+    assert cli.main(words) == 0
     after = rows_in(tmp_path)
     assert len(after) == len(before) == 2
     assert all(old["nlpd"] != new["nlpd"] for old, new in zip(before, after, strict=True))
