@@ -43,10 +43,8 @@ def stored_samples(strategy: SupervisedTemplate, stages: Sequence[Any]) -> int:
 
 def state_bytes(strategy: SupervisedTemplate, stages: Sequence[Any]) -> int:
     """Bytes of all tensors and samples among what is kept."""
-    total = sum(
-        len(experience.dataset) * _bytes_of(experience.dataset[0])
-        for experience in _at_once(stages)
-    )
+    together = [experience.dataset for experience in _at_once(stages)]
+    total = sum(len(dataset) * _bytes_of(dataset[0]) for dataset in together)
     for kept in _kept(strategy):
         if isinstance(kept, AvalancheDataset):
             total += len(kept) * _bytes_of(kept[0])

@@ -1,7 +1,6 @@
 """The examples in the README and in the docstrings run."""
 
 import doctest
-import json
 import pkgutil
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 from sybil import Example, Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
-import readme_tables
 from support.paths import ROOT
 
 README = ROOT / "README.md"
@@ -56,28 +54,6 @@ def test_readme_installs_what_its_first_example_imports() -> None:
     assert "pip install sfr-cl" not in text
     assert 'pip install "sfr-cl[' not in text
     assert ".venv/bin/python" in text[install:example]
-
-
-def test_readme_tables_are_the_results() -> None:
-    """No figure is written by hand: each comes from the file its command made."""
-    text = README.read_text()
-    docs = README.parent / "docs" / "results"
-    figure1 = json.loads((docs / "figure1" / "results.json").read_text())["rows"]
-    for row in figure1:
-        if row["method"] != "fitted on all":
-            assert f"| {row['nlpd']:.2f} | {row['rmse']:.2f} |" in text
-    speed = json.loads((docs / "speed" / "results.json").read_text())["rows"]
-    for row in speed:
-        if "ratio" in row and "case table" not in row["case"]:
-            ratio = f"{row['ratio']:.2g}" if row["ratio"] < 10 else f"{row['ratio']:.0f}"
-            line = f"| {row['case']} | {row['peer']} | {row['seconds']:.2g} s | {ratio} |"
-            assert line in text
-
-
-@pytest.mark.parametrize("name", list(readme_tables.TABLES))
-def test_readme_table_is_the_results(name: str) -> None:
-    _, inside, _ = readme_tables.between(README.read_text(), name)
-    assert inside == readme_tables.TABLES[name]()
 
 
 @pytest.mark.parametrize("name", module_names())

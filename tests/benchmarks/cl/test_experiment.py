@@ -99,6 +99,8 @@ def test_what_is_stored_is_what_was_asked_for(
     row = row_of(strategy, rows)
     if strategy == "replay+sfr":
         assert row["stored_samples"] == 2 * NUM_TASKS * MEMORY  # of each of its two parts
+    elif strategy == "joint":
+        assert row["stored_samples"] == len(DIGITS.x_train)
     elif RECIPES[strategy].stores is Stores.NOTHING:
         assert row["stored_samples"] == 0
     else:
