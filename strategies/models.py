@@ -11,7 +11,7 @@ from avalanche.models.utils import is_multi_task_module
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from sfr_cl.data.inputs import Inputs, prepare, take
+from sfr_cl.data.inputs import Inputs, prepare, take, tree_map
 from sfr_cl.errors import ArgumentError
 from sfr_cl.kernel.network import (
     BOUND,
@@ -162,13 +162,34 @@ class Head:
         return self.network if self.units is None else narrowed(self.network, self.units)
 
 
+@dataclass(frozen=True)
+class KnownHead:
+    """Which units of a head are active, and what tells that it has grown since."""
+
+    x: Inputs
+    """One input."""
+    outputs: Tensor
+    """Of all units there, ``[1, C]``: of those that are not active, they are constants."""
+    active: Tensor
+    """The units that depend on the weights, ``[C]``."""
+
+    @staticmethod
+    def of(model: nn.Module, label: int | None, z: Inputs) -> KnownHead:
+        """The head of a task label."""
+        x = tree_map(torch.clone, take(z, slice(0, 1)))
+        return KnownHead(x, TaskView(model, label).outputs(x), Head.of(model, label, z).active)
+
+    def holds(self, outputs: Tensor) -> bool:
+        """Whether outputs of now, at the same input, are those of a head that has not grown."""
+        if outputs.shape != self.outputs.shape:
+            return False
+        change = outputs != self.outputs.to(outputs)
+        change[:, self.active.to(change.device)] = False
+        return not bool(change.any())
+
+
 def narrowed(network: FrozenNetwork, units: Tensor) -> FrozenNetwork:
     """A frozen view with some units only, by their place in the head."""
     view = network.module
     assert isinstance(view, TaskView)
     return network.through(TaskView(view.model, view.label, units))
-
-
-def head_size(model: nn.Module, label: int | None, x: Inputs) -> int:
-    """The number of units of a head."""
-    return TaskView(model, label).outputs(take(x, slice(0, 1))).shape[1]

@@ -8,20 +8,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sfr_cl.data.inputs import Inputs, concat, take
+
 from .experiences import Pairs
 
-
-Part = tuple[Tensor, Tensor, Tensor]
+Part = tuple[Inputs, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Weighted:
     """Pairs (x, y) of which each stands for several."""
 
-    strata: list[tuple[list[tuple[Tensor, Tensor]], float]]
+    strata: list[tuple[list[tuple[Inputs, Tensor]], float]]
     """Pairs, and the weight of every row of them."""
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
         for pairs, _ in self.strata:
             yield from pairs
 
@@ -74,21 +75,27 @@ class Sample:
     def weighted(self) -> Weighted:
         """The samples kept, and how many each stands for."""
         if sum(len(keys) for _, _, keys in self.parts) == self.count:
-            return Weighted([([(x, y) for x, y, _ in self.parts], 1.0)])
+            x, y, _ = _together(self.parts)
+            return Weighted([([(x, y)], 1.0)])
         x, y, _ = _drawn(self.parts, self._strata, self.size)
         strata, found = self._strata(y), []
         for label, count in self.arrived:
             rows = strata == label
-            found.append(([(x[rows], y[rows])], count / int(rows.sum())))
+            found.append(([(take(x, rows), y[rows])], count / int(rows.sum())))
         return Weighted(found)
 
     def _strata(self, y: Tensor) -> Tensor:
         return y.cpu() if self.of_classes else torch.zeros(len(y), dtype=torch.long)
 
 
+def _together(parts: Sequence[Part]) -> Part:
+    x, y, keys = zip(*parts, strict=True)
+    return concat(x), torch.cat(y), torch.cat(keys)
+
+
 def _drawn(parts: Sequence[Part], strata_of: Callable[[Tensor], Tensor], size: int) -> Part:
     """Those with the smallest numbers, as many of each class as fit, in the order they came."""
-    x, y, keys = (torch.cat(each) for each in zip(*parts, strict=True))
+    x, y, keys = _together(parts)
     order = keys.argsort()
     _, place, counts = strata_of(y)[order].unique(return_inverse=True, return_counts=True)
     grouped = place.argsort(stable=True)
@@ -96,4 +103,4 @@ def _drawn(parts: Sequence[Part], strata_of: Callable[[Tensor], Tensor], size: i
     rank[grouped] = torch.arange(len(y)) - (counts.cumsum(0) - counts)[place[grouped]]
     first = rank.argsort(stable=True)[: max(size, len(counts))]
     rows = order[first].sort().values
-    return x[rows], y[rows], keys[rows]
+    return take(x, rows), y[rows], keys[rows]

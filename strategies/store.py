@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sfr_cl.data.inputs import Inputs, concat, length
+from sfr_cl.data.inputs import concat, length, take
 from sfr_cl.errors import ArgumentError, DataError, FactorizationError
 
 from .arguments import WITHOUT_DATA, SelectorMaker, selector
 from .consolidation import consolidate
 from .experiences import Pairs, PairsByLabel, classes_of, first_rows, task_labels
-from .models import Head, TaskView, head_size
+from .models import KnownHead, TaskView
 from .sample import Sample
 from .tasks import Recipe, Task, absorb, grouped, remember, survey, without_warnings
 
@@ -43,9 +43,20 @@ class TaskStore:
     _waiting: dict[int | None, Sample] = field(default_factory=dict)
     _without_ends: bool = False
     _turns: list[int] = field(default_factory=list)
-    _widths: dict[int | None, int] = field(default_factory=dict)
+    _heads: dict[int | None, KnownHead] = field(default_factory=dict)
     _tried: frozenset[tuple[int | None, Any]] = frozenset()
     """Labels a task could be remembered of, and the parameters the model had."""
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        """In checkpoints of before, all that waited was kept in lists."""
+        size = KEPT * fields["num_inducing"]
+        waiting = {
+            label: Sample(size, not kept[0][1].is_floating_point()).with_more(kept)
+            if isinstance(kept, list)
+            else kept
+            for label, kept in fields["_waiting"].items()
+        }
+        vars(self).update({"_heads": {}, "_tried": frozenset(), **fields, "_waiting": waiting})
 
     # Remembering ---------------------------------------------------------------------------------
 
@@ -157,13 +168,16 @@ class TaskStore:
                 f"num_inducing={self.num_inducing}: raise it"
             )
 
-    def _require_heads(self, model: nn.Module) -> None:
-        """Refuse heads that lack units of a task."""
-        sizes: dict[int | None, int] = {}
+    def _require_heads(self, model: nn.Module) -> dict[int | None, Tensor]:
+        """Refuse heads that lack units of a task; and outputs of every head, at one input."""
+        outputs: dict[int | None, Tensor] = {}
         for task in self._kept:
-            if task.label not in sizes:
-                sizes[task.label] = head_size(model, task.label, task.z)
-            task.require_units(sizes[task.label])
+            if task.label not in outputs:
+                known = self._heads.get(task.label)
+                x = take(task.z, slice(0, 1)) if known is None else known.x
+                outputs[task.label] = TaskView(model, task.label).outputs(x)
+            task.require_units(outputs[task.label].shape[1])
+        return outputs
 
     def _index(self, task: int, label: int | None) -> int:
         if not isinstance(task, int) or not 0 <= task < len(self.tasks):
@@ -218,7 +232,8 @@ class TaskStore:
             view = TaskView(model, label)
             inputs = [tasks[i].penalty.like(view).z for i in group]
             outputs = view.run(concat(inputs))  # all tasks of a head in one pass
-            if outputs.shape[1] != self._widths.get(label):
+            known = self._heads.get(label)
+            if known is None or outputs.shape[1] != known.outputs.shape[1]:
                 self.update_heads(model)
                 tasks = self.penalised
             parts = outputs.split([length(z) for z in inputs])
@@ -240,18 +255,22 @@ class TaskStore:
 
     def update_heads(self, model: nn.Module) -> None:
         """Hold units that became active since, before they are trained."""
-        self._require_heads(model)
-        heads: dict[int | None, Head] = {}
+        outputs = self._require_heads(model)
+        heads: dict[int | None, KnownHead] = {}
         for task in self.penalised:
             if task.label not in heads:
-                heads[task.label] = Head.of(model, task.label, task.z)
-        self._widths.update({label: head.size for label, head in heads.items()})
-        self.tasks = [task.extended(model, heads[task.label].active) for task in self.tasks]
+                known = self._heads.get(task.label)
+                if known is None or not known.holds(outputs[task.label]):
+                    known = KnownHead.of(model, task.label, task.z)
+                heads[task.label] = known
+
+        def extended(task: Task) -> Task:
+            return task.extended(model, heads[task.label].active)
+
+        self.tasks = [extended(task) for task in self.tasks]
         if self._without_ends:
-            self._open = {
-                label: task.extended(model, heads[label].active)
-                for label, task in self._open.items()
-            }
+            self._open = {label: extended(task) for label, task in self._open.items()}
+        self._heads = heads
 
     def with_unfinished(self, recipe: Recipe) -> list[Task]:
         """All tasks, with what has arrived of an unfinished one; nothing is changed."""
