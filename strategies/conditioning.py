@@ -228,8 +228,10 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         for mbatch in self.dataloader:
             self.mbatch = mbatch
             self._unpack_minibatch()
+            own = [*self.mbatch]
             self._before_training_iteration(**kwargs)
             self._before_forward(**kwargs)
+            self.mbatch = own  # what plug-ins have added was absorbed when it came, or is generated
             self.mb_output, self.mb_predictive = self._step(posteriors, passes, trained_on)
             self._after_forward(**kwargs)
             self.loss = self.criterion()
