@@ -23,20 +23,23 @@ from torch import Tensor, nn
 
 from support.oracles import jacobian_by_rows
 
+Names = Callable[[str], bool]
+"""Which parameters of a model count, by their names."""
+
 MASKED = -1000.0
 """What Avalanche's heads give for a unit that is not in use."""
 
 
 class Labelled(nn.Module):
-    """A copy of a model, its task label fixed, in eval mode."""
+    """A copy of a model in eval mode, its task label fixed, and some of its outputs."""
 
-    def __init__(self, model: nn.Module, label: int | None) -> None:
+    def __init__(self, model: nn.Module, label: int | None, units: list[int] | None = None) -> None:
         super().__init__()
-        self.model, self.label = copy.deepcopy(model).eval(), label
+        self.model, self.label, self.units = copy.deepcopy(model).eval(), label, units
 
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = self.model(x) if self.label is None else self.model(x, self.label)
-        return found
+        return found if self.units is None else found[:, self.units]
 
     @torch.no_grad()
     def values(self, x: Tensor) -> Tensor:
@@ -62,7 +65,7 @@ class DensePenalty:
         label: int | None,
         z: Tensor,
         pairs: tuple[Tensor, Tensor],
-        parameters: str | list[str],
+        names: Names,
         *,
         identity: bool,
     ) -> DensePenalty:
@@ -74,13 +77,13 @@ class DensePenalty:
         else:
             p = outputs.softmax(1)
             curvature, observed = p * (1 - p), sorted(set(y.tolist()))
-        if identity:
-            observed = []
-        j_z, j_x = jacobians(network, z, parameters), jacobians(network, x, parameters)
-        for c in observed:
-            k_zi = j_z[:, c] @ j_x[:, c].mT
-            inverse = torch.linalg.inv(j_z[:, c] @ j_z[:, c].mT)
-            precision[c] = inverse @ (k_zi * curvature[:, c]) @ k_zi.mT @ inverse
+        if not identity:
+            units = list(observed)
+            j_z, j_x = (jacobians(model, label, units, points, names) for points in (z, x))
+            for i, c in enumerate(units):
+                k_zi = j_z[:, i] @ j_x[:, i].mT
+                inverse = torch.linalg.inv(j_z[:, i] @ j_z[:, i].mT)
+                precision[c] = inverse @ (k_zi * curvature[:, c]) @ k_zi.mT @ inverse
         return DensePenalty(label, z, network.values(z), precision)
 
     def held(self, model: nn.Module) -> None:
@@ -90,9 +93,8 @@ class DensePenalty:
         known[:, : self.targets.shape[1]] = self.targets
         self.targets = torch.where(known == MASKED, now, known)
 
-    def __call__(self, model: nn.Module) -> float:
-        change = Labelled(model, self.label).values(self.z) - self.targets
-        total = 0.0
+    def of_values(self, values: Tensor) -> float:
+        change, total = values - self.targets, 0.0
         for c in range(change.shape[1]):
             d = change[:, c]
             total += (
@@ -101,34 +103,57 @@ class DensePenalty:
         return total / (2 * len(self.z))
 
 
-def jacobians(network: Labelled, x: Tensor, parameters: str | list[str]) -> Tensor:
-    names = parameters if isinstance(parameters, str) else [f"model.{name}" for name in parameters]
-    return jacobian_by_rows(network, x, names)
+def jacobians(
+    model: nn.Module, label: int | None, units: list[int], x: Tensor, names: Names | None
+) -> Tensor:
+    network = Labelled(model, label, units)
+    own = [
+        name
+        for name, _ in network.named_parameters()
+        if names is None or names(name.removeprefix("model."))
+    ]
+    return jacobian_by_rows(network, x, own)
 
 
 def consolidated(
-    tasks: Sequence[DensePenalty], model: nn.Module, z: Tensor, parameters: str | list[str]
+    tasks: Sequence[DensePenalty],
+    model: nn.Module,
+    z: Tensor,
+    names: Names | None,
+    *,
+    parts: bool,
 ) -> DensePenalty:
     """Tasks of one label as one, over some of their inducing inputs.
 
     Where f at all of them follows from f at those kept, f = E f_kept with E = K K_kept^-1, the sum
     of their terms is one with E' P E.
+
+    Args:
+        tasks: what becomes one.
+        model: at the weights of now.
+        z: the inducing inputs kept.
+        names: parameters that count.
+        parts: they are parts of one task. Its terms are a mean over its inducing inputs once, and
+            no part holds a class it lacks.
     """
     first = tasks[0]
     every = torch.cat([task.z for task in tasks])
     targets = torch.cat([task.targets for task in tasks])
     kept = [int((every == row).flatten(1).all(1).nonzero()[0, 0]) for row in z]
-    j = jacobians(Labelled(model, first.label), every, parameters)
+    units = sorted(set().union(*(task.precision for task in tasks)))
+    pin = 1.0 if parts else sum(task.pin for task in tasks)
+    if not units:
+        return DensePenalty(first.label, z, targets[kept], {}, pin)
+    j = jacobians(model, first.label, units, every, names)
     precision = {}
-    for c in sorted(set().union(*(task.precision for task in tasks))):
+    for i, c in enumerate(units):
         blocks = []
         for task in tasks:
-            own = task.precision.get(c, task.pin * torch.eye(len(task.z)))
-            blocks.append(len(z) / len(task.z) * own)
-        gram = j[:, c] @ j[:, c].mT
+            held = (0.0 if parts else task.pin) * torch.eye(len(task.z))
+            blocks.append((1 if parts else len(z) / len(task.z)) * task.precision.get(c, held))
+        gram = j[:, i] @ j[:, i].mT
         extend = gram[:, kept] @ torch.linalg.inv(gram[kept][:, kept])
         precision[c] = extend.mT @ torch.block_diag(*blocks) @ extend
-    pin = sum(task.pin for task in tasks)
     return DensePenalty(first.label, z, targets[kept], precision, pin)
 
 
@@ -147,51 +172,54 @@ class Chosen:
 
         return select
 
+    def take(self) -> list[Tensor]:
+        """What was chosen since the last call."""
+        found, self.inputs = self.inputs, []
+        return found
+
 
 @dataclass
 class DenseHistory:
     """What holds a model, from all it has learned, task by task."""
 
-    parameters: str | list[str] = "all"
+    names: Names | None = None
+    """The parameters the kernels differentiate; by default all."""
     identity: bool = False
     consolidated: bool = False
-    num_inducing: int = 10
+    endless: bool = False
+    """Whether the stream never says where a task ends."""
     tasks: list[DensePenalty] = field(default_factory=list)
 
     def end_task(
         self,
         model: nn.Module,
-        dataset: Any,
-        inducing: list[Tensor],
-        kept: list[tuple[int | None, Tensor]],
+        rows: Sequence[Sequence[Any]],
+        inducing: Sequence[Tensor],
+        kept: Sequence[tuple[int | None, Tensor]],
     ) -> None:
-        """A task was learned.
+        """A task was learned, or where no task ends a part of the stream.
 
         Args:
             model: at the weights it has learned.
-            dataset: its data.
+            rows: its data.
             inducing: its inducing inputs, by task label if the model takes one.
-            kept: label and inducing inputs of the tasks there are now.
+            kept: label and inducing inputs of all that holds the model now.
         """
-        rows = [dataset[i] for i in range(len(dataset))]
         takes_labels = is_multi_task_module(model)
         labels = sorted({int(row[-1]) for row in rows}) if takes_labels else [None]
         for label, z in zip(labels, inducing, strict=True):
             own = [row for row in rows if label is None or int(row[-1]) == label]
-            pairs = (
-                torch.stack([row[0] for row in own]),
-                torch.stack([torch.as_tensor(row[1]) for row in own]),
-            )
-            new = DensePenalty.of(model, label, z, pairs, self.parameters, identity=self.identity)
+            x, y = (torch.stack([torch.as_tensor(row[i]) for row in own]) for i in (0, 1))
+            new = DensePenalty.of(model, label, z, (x, y), self.names, identity=self.identity)
             self.tasks.append(new)
-        if self.consolidated:
+        if self.consolidated or self.endless:
             self.tasks = [self._as_one(model, label, z) for label, z in kept]
 
     def _as_one(self, model: nn.Module, label: int | None, z: Tensor) -> DensePenalty:
         own = [task for task in self.tasks if task.label == label]
         if len(own) == 1 and len(own[0].z) == len(z):
             return own[0]
-        return consolidated(own, model, z, self.parameters)
+        return consolidated(own, model, z, self.names, parts=self.endless)
 
     def held(self, model: nn.Module) -> None:
         """Before the first step of an experience."""
@@ -199,7 +227,13 @@ class DenseHistory:
             task.held(model)
 
     def __call__(self, model: nn.Module) -> float:
-        return sum(task(model) for task in self.tasks)
+        total = 0.0
+        for label in {task.label for task in self.tasks}:
+            own = [task for task in self.tasks if task.label == label]
+            values = Labelled(model, label).values(torch.cat([task.z for task in own]))
+            parts = values.split([len(task.z) for task in own])
+            total += sum(task.of_values(part) for task, part in zip(own, parts, strict=True))
+        return total
 
 
 @dataclass(frozen=True)
@@ -207,7 +241,7 @@ class Step:
     """What one training step added to the loss."""
 
     experience: int
-    """The how-manieth that was trained on."""
+    """Its place among those trained on."""
     added: float
     expected: float
 
@@ -218,7 +252,7 @@ class Scales:
 
     history: DenseHistory
     steps: list[Step] = field(default_factory=list)
-    started: Callable[[Any], None] = lambda strategy: None
+    started: Callable[[Any], None] | None = None
     """Called before the first step of an experience, its heads grown."""
     _experience: int = -1
     _before: float = 0.0
@@ -230,7 +264,8 @@ class Scales:
 
     def start(self, strategy: Any) -> None:
         self._experience += 1
-        self.started(strategy)
+        if self.started is not None:
+            self.started(strategy)
         self.history.held(strategy.model)
 
     def before(self, strategy: Any) -> None:
