@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 import torch
+from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
+from avalanche.models.utils import is_multi_task_module
 from avalanche.training.supervised import EWC, Naive, Replay
 from torch import Tensor, nn
 
 from sfr_cl import SFRPosterior, class_balanced, random
 from sfr_cl.strategies import SFR, SFRConditioning, SFRPlugin
-from sfr_cl.testing.strategies import seed_everything
-from sfr_cl.testing.streams import STREAMS, Stream, silent
+from sfr_cl.testing.strategies import check_metrics, seed_everything
+from sfr_cl.testing.streams import CLASSES, STREAMS, Stream, silent
 from support.dense_penalty import MASKED, Chosen, DenseHistory, Labelled, Scales
 from support.dense_posterior import DenseSites, moments
 
@@ -69,7 +71,10 @@ def strategy_of(name: str, stream: Stream, options: dict[str, Any]) -> Any:
         criterion=stream.criterion,
         train_mb_size=8,
         train_epochs=1,
-        evaluator=silent(),
+        evaluator=silent(
+            [] if stream.is_regression else accuracy_metrics(experience=True),
+            loss_metrics(experience=True),
+        ),
     )
 
 
@@ -265,4 +270,90 @@ def test_the_final_posterior_is_a_direct_fit(option: str, kind: str) -> None:
             )
             observed = posterior.num_outputs if stream.is_regression else int(y.max()) + 1
             agree(found.mean[:, :observed], mean[:, :observed], 1e-8)
-            agree(found.variance[:, 0], variance, 1e-8)
+            agree(found.variance[:, 0], variance, 1e-7)
+
+
+# What is predicted -------------------------------------------------------------------------------
+
+
+def active(model: nn.Module, label: int | None, x: Tensor) -> list[int]:
+    """The units of a head that are in use."""
+    values = Labelled(model, label).values(x[:1])[0]
+    return (values != MASKED).nonzero()[:, 0].tolist()
+
+
+def samples(rows: list[Any], label: int | None) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of a task label."""
+    return columns([row for row in rows if label is None or int(row[-1]) == label])
+
+
+def metrics_of(outputs: dict[int, Tensor], tests: dict[int, Tensor]) -> dict[str, float]:
+    """Accuracy and loss of log probabilities, or of real values, by experience."""
+    found = {}
+    for index, values in outputs.items():
+        y = tests[index]
+        if y.is_floating_point():
+            found[f"Loss_Exp/Exp{index:03d}"] = float((values - y).square().mean())
+            continue
+        log_p = values - values.logsumexp(1, keepdim=True)
+        found[f"Top1_Acc_Exp/Exp{index:03d}"] = float((values.argmax(1) == y).double().mean())
+        found[f"Loss_Exp/Exp{index:03d}"] = float(-log_p[torch.arange(len(y)), y].mean())
+    return found
+
+
+def labels_of(model: nn.Module, rows: list[Any]) -> list[int | None]:
+    return sorted({int(row[-1]) for row in rows}) if is_multi_task_module(model) else [None]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in BOUNDED if "online" not in kind])
+@pytest.mark.parametrize("option", ["SFR", "posterior"])
+def test_metrics_are_those_of_what_predicts(option: str, kind: str) -> None:
+    """The network itself, or the posterior of all tasks at its weights, from dense kernels."""
+    stream = STREAMS[kind]()
+    seed_everything()
+    chosen = Chosen(random if stream.is_regression else class_balanced)
+    strategy = strategy_of("SFR", stream, {**OPTIONS[option], "inducing": chosen})
+    model, plugin = strategy.model, plugin_of(strategy)
+    sites: dict[int | None, list[DenseSites]] = {}
+    known: dict[int | None, set[int]] = {}
+    for experience in stream.experiences:
+        strategy.train(experience)
+        rows = rows_of(experience)
+        for label, z in zip(labels_of(model, rows), chosen.take(), strict=True):
+            x, y = samples(rows, label)
+            network = Labelled(model, label, active(model, label, x))
+            names = [name for name, _ in network.named_parameters()]
+            one = DenseSites.of(network, names, z, x, y, CLASSES)
+            sites.setdefault(label, []).append(one)
+            known.setdefault(label, set()).update(() if stream.is_regression else y.tolist())
+    outputs, tests = {}, {}
+    posteriors = plugin.predictive(model)._posteriors if option == "posterior" else {}
+    for index, experience in enumerate(stream.benchmark.test_stream):
+        rows = rows_of(experience)
+        (label,) = labels_of(model, rows)
+        x, tests[index] = samples(rows, label)
+        if option == "SFR":
+            outputs[index] = Labelled(model, label).values(x)
+            continue
+        posterior, classes = posteriors[label], sorted(known[label])
+        network = Labelled(model, label, active(model, label, x))
+        mean, variance = moments(
+            network,
+            [name for name, _ in network.named_parameters()],
+            sites[label],
+            x,
+            delta=posterior.prior_precision,
+            classes=len(classes) or None,
+            noise=posterior.noise_variance if stream.is_regression else None,
+        )
+        found = posterior.predict_f(x)
+        agree(found.mean[:, classes or [0]], mean[:, classes or [0]], 1e-6)
+        agree(found.variance[:, 0], variance, 1e-6)
+        outputs[index] = mean
+        if classes:
+            outputs[index] = torch.full_like(mean, MASKED)
+            outputs[index][:, classes] = posterior.predict(x).logits[:, classes]
+    found = strategy.eval(stream.benchmark.test_stream)
+    expected = metrics_of(outputs, tests)
+    compared = check_metrics(found, "eval_phase", expected)
+    assert compared.keys() == expected.keys()

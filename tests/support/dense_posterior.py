@@ -61,7 +61,7 @@ def moments(
     classes: int | None = None,
     noise: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance of f at inputs, ``[B, C]`` and ``[B]``, by dense inverses.
+    """Mean and variance of f at inputs, ``[B, C]`` and ``[B]``, solved densely.
 
     Args:
         network: at the weights of now.
@@ -83,8 +83,9 @@ def moments(
     else:
         total = torch.cat([site.total for site in sites])
         targets, weight = targets - total[:, None] / classes, weight / classes
-    inverse = torch.linalg.inv(gram + gram @ weight @ gram)
-    mean = k_xz @ inverse @ gram @ targets
-    gap = torch.linalg.inv(gram) - inverse
-    variance = phi_x.square().sum(1) / delta - torch.einsum("bm,mn,bn->b", k_xz, gap, k_xz)
+    # (K + B)^-1 = (I + W K)^-1 K^-1 with B = K W K, and K^-1 - (K + B)^-1 = (I + W K)^-1 W.
+    system = torch.eye(len(gram)).to(gram) + weight @ gram
+    mean = k_xz @ torch.linalg.solve(system, targets)
+    gain = torch.linalg.solve(system, weight @ k_xz.mT)
+    variance = phi_x.square().sum(1) / delta - (k_xz * gain.mT).sum(1)
     return mean, variance
