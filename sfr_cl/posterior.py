@@ -465,7 +465,8 @@ class SFRPosterior:
         """
         state, spec = self.state, self._spec
         if isinstance(network, Integral | int):
-            return self._adopt(state.with_outputs(whole("number of outputs", int(network))))
+            more = state.with_outputs(whole("number of outputs", int(network)))
+            return self._adopt(more, self._fitted if state.likelihood.may_grow else None)
         grown = FrozenNetwork(network, state.basis.network.names, spec.dtype)
         grown.require_finite()
         grown.check_grown_from(state.basis.network)
@@ -917,8 +918,8 @@ class SFRPosterior:
             )
         return self._fitted
 
-    def _adopt(self, state: State) -> SFRPosterior:
-        self._fitted, self._penalty = _Fitted(state), None
+    def _adopt(self, state: State, fewer: _Fitted | None = None) -> SFRPosterior:
+        self._fitted, self._penalty = _Fitted(state, fewer), None
         return self
 
     def _predictor(self, link: str | None = None, *, by_weights: bool = True) -> Predictor:
@@ -950,10 +951,14 @@ class _Fitted:
     """A state, with what is computed from it when it is first needed."""
 
     state: State
+    fewer: _Fitted | None = None
+    """The same with fewer outputs, what no data has changed since, where it serves to solve it."""
 
     @cached_property
     def solved(self) -> Solved:
-        return Solved.of(self.state)
+        if self.fewer is None:
+            return Solved.of(self.state)
+        return self.fewer.solved.grown(self.state)
 
     @cached_property
     def penalty(self) -> Penalty:
@@ -961,7 +966,7 @@ class _Fitted:
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickles and copies: what is computed is computed again."""
-        return {"state": self.state}
+        return {"state": self.state, "fewer": None}
 
 
 def _require_same(what: str, agree: bool) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from sfr_cl.core.spec import Spec
 from sfr_cl.data.arguments import whole
 from sfr_cl.data.batches import Batches
 from sfr_cl.data.inputs import length, take
-from sfr_cl.errors import ArgumentError, FactorizationError
+from sfr_cl.errors import ArgumentError, DataError, FactorizationError
 from sfr_cl.inducing import Selector, empty_state
 from sfr_cl.kernel.network import FrozenNetwork, Parameters, as_matrix, named, require_float64
 
@@ -39,7 +40,7 @@ from .experiences import (
     task_labels,
 )
 from .models import Head, TaskView, unwrapped
-from .predictive import ABSENT, Predictive, of_own_classes, rows_by_label, values_of
+from .predictive import ABSENT, Predictive, of_seen_classes, rows_by_label, values_of
 from .progress import shown
 from .tasks import without_warnings
 
@@ -55,10 +56,10 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
     are noise, and a network that neither grows nor is trained first, nothing depends on the order
     of experiences, and nothing is stored but the sums.
 
-    While data is absorbed, ``mb_output`` is what the posterior predicted before the experience.
-    Classes that were never seen share what probability is left (with task labels they have none:
-    the label tells the head); beyond the outputs of the model
-    and the classes seen it is that of a unit Avalanche masks.
+    Predictions are over the classes seen: ``mb_output`` is as wide as the head, and holds -1000, as
+    Avalanche masks, for every other. The posterior has outputs up to the last class seen. While
+    data is absorbed, ``mb_output`` is what the posterior predicted before the experience, of its
+    classes too: those that are new share what probability is left.
 
     Args:
         model: a network: random, pretrained, or trained on the first experience.
@@ -77,6 +78,9 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         criterion: a loss, which tells the likelihood; and the training loss of ``train_first``.
         likelihood: ``"classification"``, ``"regression"`` or ``"binary"``, if the criterion does
             not tell.
+        dtype, batch_size, noise_variance, logit_scale, output_kernel, linearize_at: as of
+            :class:`~sfr_cl.SFRPosterior`. What is not its default there has the head's units for
+            classes, where it can't take any number.
         verbose: show a bar in :meth:`absorb`; :meth:`train` shows in Avalanche's loggers.
         train_mb_size, train_epochs, eval_mb_size, device, plugins, evaluator, eval_every: as of
             every Avalanche strategy.
@@ -94,6 +98,9 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
     (120, 6)
     """
 
+    _options: Mapping[str, Any] = {}
+    """In checkpoints of before, those of a posterior by default."""
+
     def __init__(
         self,
         *,
@@ -107,6 +114,12 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         optimizer: torch.optim.Optimizer | None = None,
         criterion: Any = None,
         likelihood: str | None = None,
+        dtype: torch.dtype = torch.float64,
+        batch_size: int | None = None,
+        noise_variance: float | Sequence[float] | str = "learn",
+        logit_scale: float | None = None,
+        output_kernel: str = "shared",
+        linearize_at: str | None = None,
         verbose: bool = True,
         train_mb_size: int = 512,
         train_epochs: int = 1,
@@ -127,13 +140,21 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         criterion = nn.CrossEntropyLoss() if criterion is None else criterion
         self._likelihood = likelihood_of(criterion, likelihood)
         self._num_inducing = whole("num_inducing", num_inducing)
-        self._given = {"prior_precision": prior_precision, "logit_scale": logit_scale}
-        Spec.checked(self._likelihood, **self._given)  # refuses what is not positive
+        self._prior_precision = prior_precision
+        self._options = {
+            "dtype": dtype,
+            "batch_size": batch_size,
+            "noise_variance": noise_variance,
+            "logit_scale": logit_scale,
+            "output_kernel": output_kernel,
+            "linearize_at": linearize_at,
+        }
         self._verbose = verbose
         if not isinstance(inducing, Tensor):
             selector(inducing, 1)  # refuses a name that is none
         self._inducing = inducing
         self._parameters = parameters_of(parameters)
+        self._spec()  # refuses what a posterior can't use
         named(unwrapped(model), parameters)  # refuses names of no parameters
         require_float64(torch.device(device))
         self._train_first, self._trained = train_first, False
@@ -185,6 +206,55 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
             posteriors[label].update(shown(data, "absorbing", len(data), self._verbose))
         self._posteriors = posteriors
 
+    def forget(self, data: Any, y: Tensor | None = None, *, task_label: int | None = None) -> None:
+        """Take data out again: f is exactly what it would be had it never been absorbed.
+
+        What :meth:`SFRPosterior.forget <sfr_cl.SFRPosterior.forget>` leaves, and refuses, is said
+        there. The posterior keeps its outputs, and the weights of a network that was trained on the
+        data (``train_first``) still remember it: train it again without.
+
+        Args:
+            data: an experience that was absorbed, with the transforms it had; or inputs x.
+            y: the targets of inputs x.
+            task_label: of inputs x, for a model that takes labels.
+
+        Raises:
+            ArgumentError: neither an experience nor a pair of inputs and targets, or a task label
+                too many or too few.
+            DataError: samples that can't have been absorbed. All posteriors stay as they were.
+        """
+        posteriors = dict(self._posteriors)
+        for label, pairs in self._to_forget(data, y, task_label).items():
+            if label not in posteriors:
+                raise DataError(
+                    "expected data that was absorbed, got "
+                    + (
+                        "some before any was"
+                        if label is None
+                        else f"task label {label}'s: none was"
+                    )
+                )
+            posteriors[label] = copy.copy(posteriors[label]).forget(pairs)
+        self._posteriors = posteriors
+
+    def _to_forget(self, data: Any, y: Tensor | None, task_label: int | None) -> dict[Any, Any]:
+        """Data by task label."""
+        if y is None:
+            if not hasattr(data, "dataset") or task_label is not None:
+                raise ArgumentError(
+                    "expected forget(experience), forget(x, y) or, for a model with task labels, "
+                    f"forget(x, y, task_label=...), got {type(data).__name__} without targets"
+                )
+            require_samples(data.dataset)
+            labels = task_labels(self.model, data.dataset)
+            return {label: ExperienceData(data.dataset, label) for label in labels}
+        if (task_label is not None) != is_multi_task_module(self.model):
+            raise ArgumentError(
+                "expected a task label for a model that takes them, and none for others, got "
+                + ("none" if task_label is None else repr(task_label))
+            )
+        return {task_label: (data, y)}
+
     def forward(self) -> Tensor:
         """Log predictive probabilities of the posterior (a regression's mean), once there is one.
 
@@ -225,6 +295,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
     def _condition(self, posteriors: Posteriors, trained_on: bool, **kwargs: Any) -> None:
         # Not without gradients: there are plug-ins with backward passes of their own.
         passes: dict[int | None, Absorption] = {}
+        classes = self._classes(self.experience.dataset)
         for mbatch in self.dataloader:
             self.mbatch = mbatch
             self._unpack_minibatch()
@@ -232,7 +303,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
             self._before_training_iteration(**kwargs)
             self._before_forward(**kwargs)
             self.mbatch = own  # what plug-ins have added was absorbed when it came, or is generated
-            self.mb_output, self.mb_predictive = self._step(posteriors, passes, trained_on)
+            self.mb_output, self.mb_predictive = self._step(posteriors, passes, classes, trained_on)
             self._after_forward(**kwargs)
             self.loss = self.criterion()
             self._after_training_iteration(**kwargs)
@@ -241,7 +312,11 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
 
     @torch.no_grad()
     def _step(
-        self, posteriors: Posteriors, passes: dict[int | None, Absorption], trained_on: bool
+        self,
+        posteriors: Posteriors,
+        passes: dict[int | None, Absorption],
+        classes: Tensor | None,
+        trained_on: bool,
     ) -> tuple[Tensor, Distribution | None]:
         """Predict a mini-batch, and add it to the sums of its task labels."""
         outputs, parts = self._blank_outputs(posteriors), rows_by_label(self._labels)
@@ -250,7 +325,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
             if label not in passes:
                 passes[label] = posteriors[label].absorption(trained_on=trained_on)
             predictive = passes[label].step(take(self.mb_x, rows), self.mb_y[rows])
-            predictive = of_own_classes(posteriors[label], predictive, label)
+            predictive = of_seen_classes(posteriors[label], predictive, classes)
             outputs[rows] = values_of(predictive, outputs[rows])
         return outputs, predictive if len(parts) == 1 else None
 
@@ -272,7 +347,8 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         Other likelihoods compare outputs with targets, ``[B]`` or ``[B, C]``, one by one.
         """
         count, targets = length(self.mb_x), self._targets
-        width = max((posterior.num_outputs for posterior in posteriors.values()), default=2)
+        widths = [(p.num_outputs, p.state.basis.kernel_outputs) for p in posteriors.values()]
+        width = max([2, *(max(pair) for pair in widths)])
         if not self._of_classes:
             shape = (count, width) if targets is None else targets.shape
             return torch.zeros(shape, device=self.device)
@@ -290,10 +366,15 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
     def _of_classes(self) -> bool:
         return self._likelihood == "classification"
 
+    def _classes(self, dataset: Any) -> Tensor | None:
+        """Those in a dataset; ``None`` for other likelihoods."""
+        return torch.tensor(sorted(classes_of(dataset))) if self._of_classes else None
+
     def _with_outputs(self, dataset: Any) -> Posteriors:
         """Posteriors for all task labels, with an output for every class; ours stay as they are."""
         posteriors = {label: copy.copy(posterior) for label, posterior in self._posteriors.items()}
-        classes = max(classes_of(dataset)) + 1 if self._of_classes else 0
+        found = self._classes(dataset)
+        classes = 0 if found is None else int(found.max()) + 1
         for label in task_labels(self.model, dataset):
             if label not in posteriors:
                 posteriors[label] = self._empty(ExperienceData(dataset, label), label, classes)
@@ -317,18 +398,23 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
             with without_warnings(), suppress(FactorizationError):
                 self._empty([rows], label, classes, count=len(rows[1])).update(rows)
 
+    def _spec(self) -> Spec:
+        return Spec.checked(
+            self._likelihood,
+            parameters=TaskView.parameters_of(self._parameters),
+            prior_precision=self._prior_precision,
+            **self._options,
+        )
+
     def _empty(
         self, data: Pairs, label: int | None, classes: int, count: int | None = None
     ) -> SFRPosterior:
         """A posterior without data, at the weights of now, over all inducing inputs or fewer."""
         head = Head.of(self.model, label, next(iter(data))[0])
         view = TaskView(self.model, label, head.units)
-        spec = Spec.checked(
-            self._likelihood,
-            parameters=TaskView.parameters_of(self._parameters),
-            **self._given,
-            num_outputs=max(2, head.size, classes) if self._of_classes else len(head.active),
-        )
+        spec = self._spec()
+        if self._of_classes and spec.any_outputs:  # more may come, where data says nothing of them
+            spec = replace(spec, num_outputs=max(2, classes, 0 if spec.at_prior else head.size))
         wanted: Tensor | Selector = (
             self._inducing
             if isinstance(self._inducing, Tensor)

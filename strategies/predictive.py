@@ -23,7 +23,7 @@ LARGEST = 2000
 """Inducing inputs a prediction is made with; beyond, every task is projected onto fewer of its."""
 
 ABSENT = -1000.0
-"""The log probability of a class beyond a posterior's outputs, as Avalanche masks its logits."""
+"""The log probability of a class that was never seen, as Avalanche masks its logits."""
 
 
 class Predictive:
@@ -65,7 +65,7 @@ class Predictive:
         for label, rows in rows_by_label(labels):
             if label in self._posteriors:
                 posterior = self._posteriors[label]
-                predictive = of_own_classes(posterior, posterior.predict(take(x, rows)), label)
+                predictive = of_seen_classes(posterior, posterior.predict(take(x, rows)))
                 found = _widened(found, predictive)
                 found[rows] = values_of(predictive, found[rows])
         return found, predictive if labels is None or len(labels.unique()) == 1 else None
@@ -111,16 +111,25 @@ def _thinned(recipe: Recipe, head: Head, task: Task, size: int) -> Task:
     return replace(task, predictive=found)
 
 
-def of_own_classes(
-    posterior: SFRPosterior, predictive: Distribution, label: int | None
+def of_seen_classes(
+    posterior: SFRPosterior, predictive: Distribution, announced: Tensor | None = None
 ) -> Distribution:
-    """What a head predicts: of the classes it has seen, where the task label tells the head."""
-    if label is None or not isinstance(predictive, Categorical):
+    """A prediction over the classes that data has shown, and no other output of the posterior.
+
+    Args:
+        posterior: that predicts.
+        predictive: what it predicts.
+        announced: classes that are about to come.
+    """
+    if not isinstance(predictive, Categorical):
         return predictive
-    seen = posterior.state.sums.seen > SEEN
-    if not bool(seen.any()):
+    known = posterior.state.sums.seen > SEEN
+    if announced is not None:
+        known = known.index_fill(0, announced.to(known.device), True)
+    if bool(known.all()) or not bool(known.any()):
         return predictive
-    return type(predictive)(logits=predictive.logits.masked_fill(~seen, ABSENT))
+    log_probs = predictive.logits.masked_fill(~known, ABSENT).log_softmax(1)
+    return type(predictive)(logits=log_probs.masked_fill(~known, ABSENT))
 
 
 def _widened(outputs: Tensor, predictive: Distribution) -> Tensor:

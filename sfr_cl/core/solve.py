@@ -67,6 +67,12 @@ class Solved:
             vectors = precision.whiten_vectors(vectors)
         return Solved(state, natural, likelihood, precision, vectors)
 
+    def grown(self, state: State) -> Solved:
+        """With classes that no datum has observed: W, and so delta and the factor, are the same."""
+        natural = Natural.of(state)
+        vectors = self.precision.whiten_vectors(natural.mean_vectors(state.spec.mean))
+        return replace(self, state=state, natural=natural, vectors=vectors)
+
     @property
     def prior_precision(self) -> float:
         """delta."""

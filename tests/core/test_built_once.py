@@ -50,3 +50,18 @@ def test_a_stream_copies_and_probes_once(built: Counter[str]) -> None:
         stream.predict_one(row)
     assert torch.isfinite(stream.predict_f(x).mean).all()
     assert built == {"copies": 1, "probes": 1}
+
+
+def test_classes_to_come_do_not_solve_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no data: W stays, and with it delta and the factor."""
+    posterior = SFRPosterior(mlp(), "classification", inducing=5, num_outputs=3).fit(data())
+    before, x = posterior.predict_f(inputs(seed=5)), inputs(seed=5)
+    direct = SFRPosterior(
+        mlp(), "classification", inducing=posterior.inducing_inputs, num_outputs=7
+    )
+    expected = direct.fit(data()).predict_f(x)
+    monkeypatch.setattr(torch.linalg, "eigh", None)
+    found = copy.copy(posterior).grow_outputs(5).grow_outputs(7).predict_f(x)
+    assert torch.equal(found.mean[:, :3], before.mean)
+    assert torch.allclose(found.mean, expected.mean, atol=1e-12)
+    assert torch.allclose(found.variance, expected.variance, atol=1e-12)

@@ -203,14 +203,16 @@ def test_data_is_predicted_before_it_is_absorbed() -> None:
     first, second, _ = class_benchmark().train_stream
     strategy = conditioning(plugins=[outputs := Outputs()], train_mb_size=16)
     strategy.train(first)
-    uniform = torch.cat(outputs.found)
-    assert torch.allclose(uniform, uniform[:, :1].expand_as(uniform))
-    before = strategy.posterior
+    alike = torch.cat(outputs.found).exp()  # the classes of the experience, and no others
+    assert torch.allclose(alike, torch.tensor([0.5, 0.5, 0.0, 0.0, 0.0, 0.0]).expand_as(alike))
+    before = copy.copy(strategy.posterior).grow_outputs(4)
     x = torch.stack([item[0] for item in second.dataset])
-    expected = before.predict(x).logits.float()
+    expected = before.predict(x).probs.float()
     outputs.found.clear()
     strategy.train(second)
-    assert torch.allclose(torch.cat(outputs.found), expected, atol=1e-5)
+    found = torch.cat(outputs.found).exp()
+    assert torch.allclose(found[:, :4], expected, atol=1e-5)
+    assert not found[:, 4:].any()
 
 
 @pytest.mark.parametrize("inducing", ["noise", "smooth_noise", "random", "class_balanced", greedy])
