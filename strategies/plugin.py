@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from avalanche.models.utils import is_multi_task_module
 from torch import Tensor, nn
 
 from sfr_cl.data.arguments import choice, positive, whole
-from sfr_cl.errors import ArgumentError, DataError
+from sfr_cl.errors import ArgumentError, DataError, SFRWarning
 from sfr_cl.kernel.network import Parameters, named, require_float64
 
 from .arguments import (
@@ -162,6 +163,32 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         """
         self._store.absorb(self._recipe(model), by_label(model, dataset), task)
         self._training = False
+
+    def forget(self, model: nn.Module, dataset: Any, task: int | None = None) -> None:
+        """Drop all that is kept of a task: its inducing inputs, f there, and what it said of f.
+
+        The network is no longer held to it, and a posterior that predicts knows nothing of it. What
+        its weights have learned they still remember, which a warning says: to forget that too,
+        train again without the data. A part of a task can't be dropped: what it added was made at
+        weights that are gone.
+
+        Args:
+            model: the model.
+            dataset: all data of a task, as it was learned.
+            task: which one, in the order of training; by default the only one with these classes
+                and as much data (and this task label).
+
+        Raises:
+            ArgumentError: with ``consolidated``, or where several tasks may be meant.
+            DataError: data that is not all of a task, or comes while a task's parts arrive.
+        """
+        self._store.forget(self._recipe(model), by_label(model, dataset), task)
+        warnings.warn(
+            "the weights of the network still remember what they learned of the data that was "
+            "dropped: train it again without, if they must not",
+            SFRWarning,
+            stacklevel=2,
+        )
 
     def predictive(self, model: nn.Module) -> Predictive:
         """The posterior at the model's current weights; needs ``predict_with="posterior"``."""

@@ -121,6 +121,15 @@ class SFR(SupervisedTemplate):  # type: ignore[misc] # Avalanche ships no types
         """
         self.sfr.absorb(self.model, experience.dataset, task)
 
+    def forget(self, experience: Any, task: int | None = None) -> None:
+        """Drop all that is kept of an experience; the weights of the network remember it.
+
+        Args:
+            experience: with a ``dataset``: all the data of a task, as it was learned.
+            task: which one, in the order of training; see :meth:`SFRPlugin.forget`.
+        """
+        self.sfr.forget(self.model, experience.dataset, task)
+
     def _unpack_minibatch(self) -> None:
         """Move the mini-batch, whose inputs may be a dict or tuple of tensors, to the device."""
         self.mbatch = on_device(self.mbatch, self.device)

@@ -111,6 +111,43 @@ class TaskStore:
     def _no_sample(self, recipe: Recipe) -> Sample:
         return Sample(KEPT * self.num_inducing, recipe.of_classes)
 
+    def forget(self, recipe: Recipe, data: PairsByLabel, task: int | None) -> None:
+        """Drop the tasks that some data was all of."""
+        if self.consolidated:
+            raise ArgumentError(
+                "expected tasks that are kept one by one, got consolidated=True, where what is "
+                "known of all is one: train again without this one"
+            )
+        if self._open or self._waiting:
+            raise DataError(
+                "expected a stream whose last task has ended, got parts of one: forget after it"
+            )
+        dropped = set()
+        for label, pairs in data.items():
+            classes, count = survey(recipe, pairs, None)
+            within = [self._index(task, label)] if task is not None else range(len(self.tasks))
+            found = [
+                at
+                for at in within
+                if (self.tasks[at].label, self.tasks[at].classes, self.tasks[at].num_data)
+                == (label, classes, count)
+            ]
+            if not found:
+                known = [(sorted(each.classes), each.num_data) for each in self.tasks]
+                raise DataError(
+                    f"expected all the data of a task, got {count} samples of classes "
+                    f"{sorted(classes)} where the tasks have {known}: what some of its samples say "
+                    f"can't be told from the rest, made at weights that are gone"
+                )
+            if len(found) > 1:
+                raise ArgumentError(
+                    f"expected to know which task is meant, got {len(found)} of these classes and "
+                    f"this size: say task= one of {found}"
+                )
+            dropped.add(found[0])
+        self.tasks = [each for at, each in enumerate(self.tasks) if at not in dropped]
+        self._turns = []
+
     def _remember(self, recipe: Recipe, label: int | None, data: Pairs) -> Task:
         count = min(self.num_inducing, sum(len(y) for _, y in data))
         default = "class_balanced" if recipe.of_classes else "random"

@@ -12,13 +12,15 @@ from avalanche.benchmarks.utils import as_classification_dataset
 from torch import Tensor, nn
 
 from sfr_cl import SFRPosterior
-from sfr_cl.errors import ArgumentError, DataError
-from sfr_cl.strategies import SFRConditioning
+from sfr_cl.errors import ArgumentError, DataError, SFRWarning
+from sfr_cl.strategies import SFR, SFRConditioning
 from sfr_cl.testing.streams import (
     Labelled,
     MultiHead,
     blobs,
     class_benchmark,
+    domain_benchmark,
+    online,
     regression_benchmark,
     silent,
     single_head,
@@ -178,3 +180,81 @@ def test_inputs_of_evaluation_are_those_that_were_absorbed() -> None:
     strategy.absorb(experience)
     strategy.forget(experience)
     assert float(strategy.posterior.state.sums.weight.abs().max()) < 1e-9
+
+
+# What the network's weights have learned ---------------------------------------------------------
+
+
+def sfr(experiences: Any, model: nn.Module | None = None, **options: Any) -> SFR:
+    torch.manual_seed(0)
+    model = model or single_head()
+    strategy = SFR(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters(), 1e-2),
+        num_inducing=8,
+        evaluator=silent(),
+        verbose=False,
+        **options,
+    )
+    for experience in experiences:
+        strategy.train(experience)
+    return strategy
+
+
+def test_sfr_drops_what_it_keeps_of_a_task_and_says_what_remembers() -> None:
+    experiences = list(class_benchmark().train_stream)
+    strategy = sfr(experiences, predict_with="posterior")
+    weights = copy.deepcopy(strategy.model.state_dict())
+    tasks = strategy.sfr.tasks
+    other = single_head(seed=3)
+    expected = 0.5 * sum(task.penalty(task.view(other)) for task in (tasks[0], tasks[2]))
+    with pytest.warns(SFRWarning, match="weights of the network still remember"):
+        strategy.forget(experiences[1])
+    assert strategy.sfr.tasks == [tasks[0], tasks[2]]
+    assert torch.allclose(strategy.sfr.penalty(other), expected)
+    predicted = strategy.sfr.predictive(strategy.model).predict(blobs(2)[0])[0].exp()
+    assert not predicted[:, 2:4].any()
+    assert all(torch.equal(weights[k], v) for k, v in strategy.model.state_dict().items())
+
+
+def test_sfr_forgets_the_last_task_too() -> None:
+    first = class_benchmark().train_stream[0]
+    strategy = sfr([first])
+    with pytest.warns(SFRWarning, match="still remember"):
+        strategy.forget(first)
+    assert not strategy.sfr.tasks
+    assert strategy.sfr.penalty(single_head(seed=3)) == 0
+
+
+def test_sfr_refuses_to_forget_a_part_of_a_task() -> None:
+    experiences = list(class_benchmark().train_stream)
+    strategy = sfr(experiences[:2])
+    part = benchmark_from_datasets(
+        train=[as_classification_dataset(Labelled(*(rows[:5] for rows in blobs(1))))]
+    ).train_stream[0]
+    for wrong in (part, experiences[2]):
+        with pytest.raises(DataError, match="expected all the data of a task, got"):
+            strategy.forget(wrong)
+    with pytest.raises(DataError, match="expected all the data of a task, got"):
+        strategy.forget(experiences[0], task=1)
+    assert len(strategy.sfr.tasks) == 2
+
+
+def test_sfr_asks_which_of_several_tasks_is_meant() -> None:
+    experiences = list(domain_benchmark().train_stream)
+    strategy = sfr(experiences)
+    kept = strategy.sfr.tasks
+    with pytest.raises(ArgumentError, match=r"say task= one of \[0, 1, 2\]"):
+        strategy.forget(experiences[1])
+    with pytest.warns(SFRWarning, match="still remember"):
+        strategy.forget(experiences[1], task=1)
+    assert strategy.sfr.tasks == [kept[0], kept[2]]
+
+
+def test_sfr_refuses_where_tasks_are_not_apart() -> None:
+    experiences = list(class_benchmark().train_stream)
+    with pytest.raises(ArgumentError, match="tasks that are kept one by one"):
+        sfr(experiences[:2], consolidated=True).forget(experiences[0])
+    parts = online(class_benchmark(), 10)
+    with pytest.raises(DataError, match="a stream whose last task has ended"):
+        sfr(parts[:2]).forget(parts[0])
