@@ -17,7 +17,6 @@ from support.posteriors import assert_same_contents, contents
 from support.streams import assert_same_sums, sums
 from support.users import (
     DRAWN,
-    LEAVING,
     bytes_left,
     forget_everybody,
     leaving,
@@ -57,7 +56,7 @@ def test_a_hundred_people_leave_a_stream_over_drawn_inputs(
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"window": 400}, {"window": 360, "swap": True}, {"staleness": 5}],
+    [{}, {"window": 360, "swap": True}],
     ids=str,
 )
 def test_a_hundred_people_leave_a_stream_that_chose(
@@ -256,22 +255,16 @@ def named(row: Tensor) -> dict[str, float]:
 @pytest.mark.parametrize("kind", [StreamingClassifier, StreamingRegressor])
 @pytest.mark.parametrize("settings", [{}, {"window": 400}, {"discount": 0.999}], ids=str)
 def test_river_faces_forget_one(kind: Any, settings: dict[str, Any]) -> None:
-    model = kind(
-        network=network() if kind is StreamingClassifier else None, inducing=40, **settings
-    )
+    model = kind(inducing=40, hidden=16, **settings)
     labels = ["low", "middle", "high"] if kind is StreamingClassifier else [0.0, 1.0, 2.0]
-    for row, label in zip(X, Y.tolist(), strict=True):
+    for row, label in zip(X[:120], Y.tolist(), strict=False):
         model.learn_one(named(row), labels[label])
-    gone = list(leaving())[: LEAVING // 2]
-    for rows in gone:
-        for row in range(rows.start, rows.stop):
-            at = {"at": row} if "discount" in settings else {}
-            model.forget_one(named(X[row]), labels[int(Y[row])], **at)
-    assert bytes_left(pickle.dumps(model), X[~stays(gone)]) == []
-    kept = stays(gone).nonzero()[:, 0].tolist()
-    assert model._stream.num_data == pytest.approx(
-        sum(settings.get("discount", 1.0) ** (359 - row) for row in kept)
-    )
+    for row in range(0, 120, 2):
+        at = {"at": row} if "discount" in settings else {}
+        model.forget_one(named(X[row]), labels[int(Y[row])], **at)
+    assert bytes_left(pickle.dumps(model), X[0:120:2]) == []
+    left = [settings.get("discount", 1.0) ** (119 - row) for row in range(1, 120, 2)]
+    assert model._stream.num_data == pytest.approx(sum(left))
     assert len(model._stream.inducing_inputs) < 40
 
 
