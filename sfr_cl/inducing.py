@@ -4,7 +4,8 @@ A selector is a callable ``select(batches, kernel) -> Z``. ``batches`` may be wa
 number of times and yields checked pairs ``(x, y)``; ``kernel`` is the network's tangent kernel.
 A custom function can be passed wherever a selector is taken. Random choices follow
 ``torch.manual_seed``. Those that choose rows of the data also have ``indices(batches, kernel)``:
-which rows.
+which rows. They stand in every file, until :meth:`~sfr_cl.SFRPosterior.forget` drops them; for
+personal data take :class:`noise` or :class:`smooth_noise`, which keep none.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ class greedy(_Rows):
 
 @dataclass(frozen=True)
 class noise:
-    """``count`` white-noise inputs: no data is kept.
+    """``count`` white-noise inputs: no row of the data is kept, as personal data asks for.
 
     Args:
         count: M.
@@ -215,7 +216,9 @@ class noise:
 
 @dataclass(frozen=True)
 class smooth_noise:
-    """``count`` images or signals of white noise blurred by a Gaussian: no data is kept.
+    """``count`` images or signals of white noise blurred by a Gaussian.
+
+    No row of the data is kept, as personal data asks for.
 
     Args:
         count: M.

@@ -82,7 +82,8 @@ class SFRPosterior:
             linearised at the prior, whose size says little: there it follows the predictions
             :meth:`update` makes of data before it absorbs it, from 3 / sqrt(C) on.
         inducing: M, a tensor (or tree) of inputs, or a selector of :mod:`sfr_cl.inducing`. By
-            default 512 inputs chosen by ``greedy``, or all if there are fewer.
+            default 512 rows of the data chosen by ``greedy``, or all if there are fewer. They are
+            stored; ``noise`` and ``smooth_noise``, for personal data, store none.
         noise_variance: of ``"regression"``: a number, one for each output, or ``"learn"``: for each
             output that of greatest evidence, under a weak prior, whenever the posterior is read.
         output_kernel: ``"shared"`` by all outputs, their mean, or ``"per_output"``.

@@ -46,8 +46,7 @@ def take(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "kernel_outputs": basis.kernel_outputs,
         "batch_size": basis.batch_size,
         "inducing": _structure(basis.z),
-        "inducing_given": basis.given,
-        "inducing_dropped": list(basis.dropped),
+        "inducing_origin": {"given": basis.given, "dropped": list(basis.dropped)},
         "prior_precision": spec.prior_precision,
         "logit_scale": spec.logit_scale,
         "scores": state.scores.plain(),
@@ -108,7 +107,7 @@ def restore(
     batch_size = whole("batch_size", part(values, "batch_size", int))
     kernel = TangentKernel(frozen, kernel_outputs, spec.shared, z)
     basis = replace(
-        InducingInputs.whitened(kernel, z, found["factor"], batch_size), **_origin(values)
+        InducingInputs.whitened(kernel, z, found["factor"], batch_size), **_origin(values, size)
     )
     sums = DualSums.from_named({name: found[f"sums.{name}"] for name in empty})
     scores, bound = (  # version 0.1.0 has none
@@ -128,14 +127,17 @@ def restore(
     return State(spec, basis, sums, found["reference"], scores, bound, forecast)
 
 
-def _origin(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Where Z came from; files of before do not say, so that nothing in them stays for good."""
-    if "inducing_given" not in values:
+def _origin(values: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Where Z came from; files of before do not say: nothing in them has to stay."""
+    if "inducing_origin" not in values:
         return {}
-    dropped = part(values, "inducing_dropped", list)
-    if not all(type(place) is int and place >= 0 for place in dropped):
+    stored = part(values, "inducing_origin", dict)
+    dropped = part(stored, "dropped", list)
+    places = range(size + len(dropped))
+    known = all(type(place) is int and place in places for place in dropped)
+    if not known or len(set(dropped)) < len(dropped):
         raise MismatchError(f"expected places of inducing inputs, got {dropped!r:.60}")
-    return {"given": part(values, "inducing_given", bool), "dropped": tuple(dropped)}
+    return {"given": part(stored, "given", bool), "dropped": tuple(dropped)}
 
 
 def part(values: Mapping[str, Any], name: str, kind: type[T]) -> T:

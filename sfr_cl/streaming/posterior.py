@@ -67,7 +67,9 @@ class StreamingPosterior:
             until then.
         swap: whether inducing inputs are exchanged where new regions appear, at the price of
             :attr:`residual_bound`, and of forgetting: samples from before an exchange can't be
-            forgotten, unless there is a window.
+            forgotten, unless there is a window. A stream chooses its inducing inputs from the first
+            samples, and they are stored; for personal data give it a posterior over noise
+            (``SFRPosterior(..., inducing=noise(200)).init(data)``).
         calibrate: whether the scale of logits follows the predictions of the last samples.
         on_drift: called with a :class:`Drift` after samples were far less likely than usual, and
             are learned. It may change the stream, or train its network.

@@ -606,7 +606,7 @@ def test_no_network(tmp_path: Path, kind: Any) -> None:
 # load_state_dict --------------------------------------------------------------------------------
 
 STATE = fitted("regression", noise_variance=0.5).update(data("regression", seed=3)).state_dict()
-LATER = ("given", "custom_likelihood", "scores", "forecast")
+LATER = ("given", "custom_likelihood", "scores", "forecast", "inducing_origin")
 """Not in files of version 0.1.0."""
 
 SOLVED = [name for name in STATE["tensors"] if not name.startswith(("network.", "inducing."))]
@@ -692,6 +692,11 @@ def test_good_values_are_not_taken_over_with_a_bad_one() -> None:
 @pytest.mark.parametrize("change", [{"prior_precision": -1.0}, {"batch_size": 2.5}, {"x": 1}])
 def test_a_wrong_start_of_the_next_fit(change: dict[str, Any]) -> None:
     refuses_state(changed("values", "given", {**STATE["values"]["given"], **change}))
+
+
+@pytest.mark.parametrize("dropped", [None, "x", [-1], [1.5], [11], [0, 0], [True]], ids=repr)
+def test_places_that_were_none(dropped: Any) -> None:
+    refuses_state(changed("values", "inducing_origin", {"given": True, "dropped": dropped}))
 
 
 @pytest.mark.parametrize("name", LATER)

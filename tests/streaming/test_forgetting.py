@@ -13,6 +13,7 @@ from sfr_cl.data.inputs import matching
 from sfr_cl.errors import ArgumentError, DataError, NotFittedError
 from sfr_cl.streaming import Autosave
 from sfr_cl.streaming.river import StreamingClassifier, StreamingRegressor
+from support.paths import ROOT
 from support.posteriors import assert_same_contents, contents
 from support.streams import assert_same_sums, sums
 from support.users import (
@@ -109,6 +110,28 @@ def test_rows_that_wait_and_candidates_are_gone_too(tmp_path: Path) -> None:
     assert traces(path, new[:29]) == []
     assert bytes_left(pickle.dumps(live), new[:29]) == []
     assert live.state.candidates.pool is not None
+
+
+def test_the_promise_of_the_readme(tmp_path: Path) -> None:
+    """Of a stream as it is by default, that has gone on for long, in another region."""
+    row = "| `forget_one`, `forget_many`: exact, however long ago, after a save and load too |"
+    assert f"| someone must be forgotten {row}" in (ROOT / "README.md").read_text()
+    live, path = StreamingPosterior(posterior(40)), tmp_path / "stream"
+    for shift in range(5):
+        live.learn_many(X + 2.0 * shift, Y)
+    live.save(path)
+    live.close()
+    loaded, _ = StreamingPosterior.load(path, network())
+    loaded.forget_one(X[0], Y[0])
+    loaded.forget_many(X[1:40], Y[1:40])
+    loaded.save(path)
+    assert traces(path, X[:40]) == []
+    never = posterior(loaded.inducing_inputs).init()
+    never.update([(X + 2.0 * shift, Y) for shift in range(1, 5)]).update((X[40:], Y[40:]))
+    assert_same_sums(sums(loaded), never.state.sums)
+    found, expected = loaded.predict_f(X), never.predict_f(X)
+    torch.testing.assert_close(found.mean, expected.mean, atol=1e-6, rtol=0)
+    torch.testing.assert_close(found.variance, expected.variance, atol=1e-6, rtol=0)
 
 
 # What is left --------------------------------------------------------------------------------
