@@ -80,7 +80,7 @@ class SFRPosterior:
             the prior, read as a regression whose noise is unknown; 1 for others.
         logit_scale: what logits are multiplied with before the link. By default 1, but for classes
             linearised at the prior, whose size says little: there it follows the predictions
-            :meth:`update` makes of data before it absorbs it, from 3 / sqrt(C) on.
+            :meth:`update` makes of data before it absorbs it, from 2.5 / sqrt(C) on.
         inducing: M, a tensor (or tree) of inputs, or a selector of :mod:`sfr_cl.inducing`. By
             default 512 rows of the data chosen by ``greedy``, or all if there are fewer. They are
             stored; ``noise`` and ``smooth_noise``, for personal data, store none.

@@ -23,7 +23,7 @@ from sfr_cl.errors import MismatchError
 from sfr_cl.likelihoods import Likelihood, PriorReading
 from sfr_cl.predictive import log_density
 
-GRID = torch.logspace(-1, 2.5, 36, dtype=torch.float64)
+GRID = torch.logspace(-1, 2.5, 22, dtype=torch.float64)
 """Scales of logits in one-hot units."""
 
 GROWTH = 1.5
