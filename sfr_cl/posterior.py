@@ -16,8 +16,8 @@ from torch.distributions import Distribution, MultivariateNormal
 
 from sfr_cl import likelihoods
 from sfr_cl.core import tune
-from sfr_cl.core.absorb import Absorption
-from sfr_cl.core.calibration import NO_SCORES, Scores
+from sfr_cl.core.absorb import Absorption, forecast, scores
+from sfr_cl.core.calibration import NO_SCORES
 from sfr_cl.core.penalty import Penalty
 from sfr_cl.core.predict import Predictor, latents
 from sfr_cl.core.solve import Solved, Sweep
@@ -80,7 +80,8 @@ class SFRPosterior:
             the prior, read as a regression whose noise is unknown; 1 for others.
         logit_scale: what logits are multiplied with before the link. By default 1, but for classes
             linearised at the prior, whose size says little: there it follows the predictions
-            :meth:`update` makes of data before it absorbs it, from 2.5 / sqrt(C) on.
+            :meth:`update` makes of data before it absorbs it, from 2.5 / sqrt(C) on, or from less
+            where the data of :meth:`fit`, on which the network was trained, speaks against it.
         inducing: M, a tensor (or tree) of inputs, or a selector of :mod:`sfr_cl.inducing`. By
             default 512 rows of the data chosen by ``greedy``, or all if there are fewer. They are
             stored; ``noise`` and ``smooth_noise``, for personal data, store none.
@@ -317,7 +318,8 @@ class SFRPosterior:
         the posterior, are dropped: what is left is the posterior over the others, exactly, and a
         file saved after has none of these rows. So is one that equals a row of somebody else's
         data too, which stays in the sums. Fewer inducing inputs hold less. Those given as a tensor
-        stay, with a warning.
+        stay, with a warning. The scores that the scale of logits is read from stay, which hold no
+        sample; :meth:`recalibrate` renews them.
 
         To forget persons, choose inducing inputs that are no data from the start
         (:class:`~sfr_cl.noise`, :class:`~sfr_cl.smooth_noise`): forgetting then costs nothing. The
@@ -613,14 +615,15 @@ class SFRPosterior:
     @torch.inference_mode(False)
     @torch.no_grad()
     def recalibrate(self, data: Data) -> SFRPosterior:
-        """Choose the scale of the logits, and delta if it was not given, anew.
+        """Learn the scale of the logits again, by predictions of some data, and delta by the sums.
 
-        Otherwise the scale follows the predictions that :meth:`update` makes of data before it
-        absorbs it; that of :meth:`fit`, on which the network was trained, would say too much for
-        it. The order of classes is never changed.
+        Numbers that were tuned, or came with the file of an earlier version, give way to learned
+        ones; a delta given to the constructor stays. Otherwise the scale follows the predictions
+        that :meth:`update` makes of data before it absorbs it, and goes on to do so.
 
         Args:
-            data: that was not absorbed, as of :meth:`fit`; nothing of it is kept but scores.
+            data: that was not absorbed, as of :meth:`fit`; nothing of it is kept but scores. Rows
+                of classes that were never absorbed do not count.
 
         Returns:
             The posterior itself.
@@ -628,7 +631,7 @@ class SFRPosterior:
         Raises:
             ArgumentError: no scale is learned: the likelihood has no logits, or data is not
                 linearised at the prior.
-            DataError: no data was absorbed.
+            DataError: no data was absorbed, or none of a class that was.
         """
         self._require_data()
         if not self._spec.has_prior_logits:
@@ -638,13 +641,12 @@ class SFRPosterior:
             )
         delta = self._spec.prior_precision
         state = self.state.with_spec(prior_precision=delta, logit_scale=None)
-        solved, scores = Solved.of(state), NO_SCORES
+        found, total = forecast(state, None), NO_SCORES
         for x, y in state.checked(Batches(data, state.basis.batch_size)):
-            mean = solved.mean(state.basis.features(x))
-            scores = scores + Scores.of(
-                state.likelihood, state.reading, state.num_seen, mean, None, y, "map"
-            )
-        return self._adopt(replace(state, scores=scores))
+            total = total + scores(state.likelihood, found, state.basis.features(x).phi, y)
+        if not total.num_seen:
+            raise DataError("expected data of classes that were absorbed, got none: absorb it")
+        return self._adopt(replace(state, scores=total))
 
     def penalty(self, network: nn.Module) -> Tensor:
         """The function-space regulariser, a scalar to add to the mean loss of the next task.

@@ -17,6 +17,7 @@ from sfr_cl.core.solve import Solved
 from sfr_cl.core.state import State
 from sfr_cl.core.sums import SEEN, DualSums
 from sfr_cl.data.inputs import Inputs, take
+from sfr_cl.likelihoods import Likelihood
 
 FIRST_ROWS = 16
 """Scored at once while there is less data."""
@@ -116,20 +117,17 @@ class Absorption:
             return
         if found is None or found.is_outdated(seen):
             found = self.forecast = forecast(state.add(self.sums), found)
-        likelihood = state.likelihood
-        known = ((likelihood.seen(y, state.num_outputs) > 0) & (found.seen > SEEN)).any(1)
-        if not bool(known.any()):
-            return
-        num_seen = int((found.seen > SEEN).sum())
-        self.scores = self.scores + Scores.of(
-            likelihood,
-            likelihood.prior_reading(num_seen),
-            num_seen,
-            found.mean(features.phi[:, known]),
-            None,
-            y[known],
-            "map",
-        )
+        self.scores = self.scores + scores(state.likelihood, found, features.phi, y)
+
+
+def scores(likelihood: Likelihood, found: Forecast, phi: Tensor, y: Tensor) -> Scores:
+    """Of checked targets, by a forecast of outputs it has seen; of no others."""
+    known = ((likelihood.seen(y, len(found.seen)) > 0) & (found.seen > SEEN)).any(1)
+    if not bool(known.any()):
+        return NO_SCORES
+    num_seen = int((found.seen > SEEN).sum())
+    reading, mean = likelihood.prior_reading(num_seen), found.mean(phi[:, known])
+    return Scores.of(likelihood, reading, num_seen, mean, None, y[known], "map")
 
 
 def forecast(state: State, before: Forecast | None) -> Forecast:

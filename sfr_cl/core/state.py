@@ -107,7 +107,7 @@ class State:
 
     def with_spec(self, **changes: Any) -> State:
         """Another delta, noise or scale of logits."""
-        return replace(self, spec=replace(self.spec, **changes))
+        return replace(self, spec=replace(self.spec, **changes), forecast=None)
 
     # Reading ------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from sfr_cl.predictive import log_density
 
 DELTAS = [10 ** (step / 8) for step in range(-48, 49)]
 SCALES = [10 ** (step / 10) for step in range(-10, 11)]
+"""Relative to the usual scale."""
 
 
 class Tuned(NamedTuple):
@@ -30,18 +31,20 @@ class Tuned(NamedTuple):
 
     prior_precision: float
     logit_scale: float | None
-    """``None`` where it is not chosen."""
+    """``None`` where there is none, or it is learned."""
 
 
 def by_evidence(state: State, *, carried: bool = False) -> Tuned:
     """The delta of greatest log marginal likelihood, along with the noise if that is learned."""
-    return Tuned(learn(Natural.of(state), state.likelihood, None, carried=carried)[0], None)
+    delta, _ = learn(Natural.of(state), state.likelihood, None, carried=carried)
+    return Tuned(delta, state.spec.logit_scale)
 
 
 def by_validation(state: State, batches: Iterable[tuple[Inputs, Tensor]], link: str) -> Tuned:
     """The delta, and scale of logits, of least validation NLPD."""
     sweep = Sweep(state, DELTAS)
-    scales = SCALES if state.likelihood.has_logits else [1.0]
+    usual = state.reading.logit_scale
+    scales = [usual * factor for factor in SCALES] if state.likelihood.has_logits else [1.0]
     totals = torch.zeros(len(DELTAS), len(scales), dtype=torch.float64)
     for x, y in batches:
         features = state.basis.features(x, diagonal=True)

@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfr_cl.core.calibration import GRID, Scores
+from sfr_cl.core.calibration import CAUTION, GRID, Scores
 from sfr_cl.core.state import State
 from sfr_cl.core.sums import DualSums
 from sfr_cl.core.transfer import inducing
-from sfr_cl.core.tune import SCALES
 from sfr_cl.data.arguments import positive
 from sfr_cl.data.inputs import Inputs, leaves
 from sfr_cl.errors import ArgumentError, FileError, MismatchError
@@ -37,7 +36,7 @@ from sfr_cl.streaming.window import Totals, Window
 T = TypeVar("T")
 
 FORMAT = "sfr-cl stream 1"
-OLD_CAUTION = 5.0
+OLD_SCALES = [10 ** (step / 10) for step in range(-10, 11)]
 MARK = "stream."
 
 SAMPLES = ("y", "times", "scale")
@@ -247,9 +246,9 @@ def _calibration(found: dict[str, Any], state: State) -> Calibration:
 
 
 def _old_calibration(costs: list[float], scale: float, state: State) -> Calibration:
-    """Of version 0.1.0: by the scale of f itself, its prior among the costs."""
-    unit, logs = state.reading.unit * (state.spec.logit_scale or 1.0), np.log(SCALES)
-    nats = np.asarray(costs, dtype=np.float64) - OLD_CAUTION * logs**2
+    """Of version 0.1.0: by the scale of f itself, its prior among the costs, which stays."""
+    unit, logs = state.reading.unit * (state.spec.logit_scale or 1.0), np.log(OLD_SCALES)
+    nats = np.asarray(costs, dtype=np.float64) - CAUTION * logs**2
     found = np.interp(GRID.log().numpy(), logs + math.log(unit), nats)
     return Calibration(Scores(torch.from_numpy(found), state.num_seen), scale * unit)
 

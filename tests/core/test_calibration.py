@@ -12,7 +12,7 @@ from sfr_cl import SFRPosterior, SFRWarning, StreamingPosterior
 from sfr_cl.core.absorb import FIRST_ROWS
 from sfr_cl.core.calibration import CAUTION, GRID, NO_SCORES, Scores
 from sfr_cl.core.evidence import PRODUCT_WIDTH, Natural, learn
-from sfr_cl.errors import ArgumentError
+from sfr_cl.errors import ArgumentError, DataError
 from sfr_cl.likelihoods import PriorReading
 from support.posteriors import CLASSES, data, fitted, inputs, mlp
 from support.real_data import load, split
@@ -266,3 +266,35 @@ def test_flipped_labels_are_not_predicted_with_confidence(seed: int) -> None:
     fixed = SFRPosterior(network, "classification", prior_precision=1.0, logit_scale=1.0, **options)
     default, fixed = (each.fit(task.first).update(task.later) for each in (default, fixed))
     assert default.nlpd(task.test) < fixed.nlpd(task.test) - 0.1
+
+
+def test_a_forecast_is_at_the_delta_that_holds() -> None:
+    """Scores at another delta would be of an f of another size."""
+    x, y = noisy(30)
+    posterior = fitted().update((x, y))
+    changed = posterior.with_prior_precision(1e4 * posterior.prior_precision)
+    changed.update((x, y))
+    assert changed.state.forecast.prior_precision == changed.prior_precision
+
+
+def test_a_scale_stays_while_delta_is_tuned_by_evidence() -> None:
+    assert fitted(logit_scale=2.0).tune_prior_precision().logit_scale == 2.0
+
+
+def test_only_classes_that_were_absorbed_recalibrate() -> None:
+    x, y = data(rows=60)
+    first = y < 2
+    posterior = SFRPosterior(mlp(), "classification", inducing=inputs(10)).fit((x[first], y[first]))
+    alone = SFRPosterior.of(posterior.spec, posterior.network, posterior.state)
+    alone.recalibrate((x[first], y[first]))
+    assert posterior.recalibrate((x, y)).logit_scale == pytest.approx(alone.logit_scale)
+    with pytest.raises(DataError, match="classes that were absorbed"):
+        posterior.recalibrate((x[~first], y[~first]))
+
+
+@pytest.mark.filterwarnings("ignore:the best .* lies at the edge")
+def test_scales_are_tuned_around_the_usual_one() -> None:
+    """The more classes, the larger f and the smaller its best scale."""
+    posterior = fitted().tune_prior_precision(noisy(seed=3))
+    steps = 10 * math.log10(posterior.logit_scale / (2.5 / math.sqrt(CLASSES)))
+    assert steps == pytest.approx(round(steps), abs=1e-9)

@@ -448,7 +448,8 @@ def test_tuning_equals_refitting_at_each_precision(mean, likelihood, kernel, mon
         for delta in deltas
     ]
     monkeypatch.setattr("sfr_cl.core.tune.DELTAS", deltas)
-    monkeypatch.setattr("sfr_cl.core.tune.SCALES", [1.0])
+    usual = refits[0].state.reading.logit_scale
+    monkeypatch.setattr("sfr_cl.core.tune.SCALES", [1 / usual])
     monkeypatch.setattr("sfr_cl.core.tune._warn_at_edge", lambda *_: None)
     tuned = SFRPosterior(network, likelihood, **options).fit((x, y))
     tuned.tune_prior_precision((test, target))

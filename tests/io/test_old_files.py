@@ -13,13 +13,13 @@ FIXTURES = Path(__file__).with_name("fixtures")
 VERSIONS = sorted(folder.name for folder in FIXTURES.iterdir())
 
 
-def compare(answers: old_files.Answers, path: Path, *, chosen_anew: str = "") -> None:
-    """``chosen_anew``: a scale of logits that was one of a grid of version 0.1.0."""
+def compare(answers: old_files.Answers, path: Path, *, chosen_again: str = "") -> None:
+    """``chosen_again``: a scale of logits that was one of a grid of version 0.1.0."""
     expected = load_file(old_files.expected_file(path))
     assert answers.keys() == expected.keys()
     tolerance = 1e-5 if path.stem == "regression" else 1e-10  # its kernel is in float32
     for name, value in expected.items():
-        if name == chosen_anew:
+        if name == chosen_again:
             torch.testing.assert_close(answers[name], value, rtol=0.26, atol=0)
             continue
         torch.testing.assert_close(answers[name], value, rtol=tolerance, atol=tolerance)
@@ -39,7 +39,7 @@ def test_streams_open_for_ever(version: str, name: str) -> None:
     path = FIXTURES / version / f"{name}.safetensors"
     stream, cursor = StreamingPosterior.load(path, old_files.network(name, seed=9))
     assert cursor == old_files.CURSOR
-    compare(old_files.stream_answers(stream, name), path, chosen_anew="later_logit_scale")
+    compare(old_files.stream_answers(stream, name), path, chosen_again="later_logit_scale")
 
 
 @pytest.mark.filterwarnings("ignore:the best .* lies at the edge")
