@@ -79,7 +79,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         criterion: a loss, which tells the likelihood; and the training loss of ``train_first``.
         likelihood: ``"classification"``, ``"regression"`` or ``"binary"``, if the criterion does
             not tell.
-        dtype, batch_size, noise_variance, logit_scale, output_kernel, linearize_at: as of
+        dtype, batch_size, noise_variance, output_kernel, linearize_at: as of
             :class:`~sfr_cl.SFRPosterior`. What is not its default there has the head's units for
             classes, where it can't take any number.
         verbose: show a bar in :meth:`absorb`; :meth:`train` shows in Avalanche's loggers.
@@ -118,7 +118,6 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         dtype: torch.dtype = torch.float64,
         batch_size: int | None = None,
         noise_variance: float | Sequence[float] | str = "learn",
-        logit_scale: float | None = None,
         output_kernel: str = "shared",
         linearize_at: str | None = None,
         verbose: bool = True,
