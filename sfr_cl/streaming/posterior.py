@@ -514,6 +514,8 @@ class StreamingPosterior:
             likelihood = likelihood.with_settings({**likelihood.settings(), "learn": False})
         state = state.with_spec(likelihood=likelihood)
         spec = replace(self._spec, likelihood=likelihood)
+        if (calibration := stream.monitor.calibration) is not None:
+            state = replace(state, scores=calibration.scores)
         return SFRPosterior.over(spec, state.with_spec(logit_scale=self.logit_scale))
 
     @property

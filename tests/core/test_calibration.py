@@ -254,6 +254,16 @@ def test_a_stream_starts_at_the_scores_of_its_posterior() -> None:
     assert given.logit_scale == 2.5
 
 
+def test_scores_go_from_a_stream_to_its_posterior_and_the_next_stream() -> None:
+    stream = StreamingPosterior(fitted())
+    stream.learn_many(*noisy())
+    scores = stream.state.monitor.calibration.scores
+    assert scores.costs.any()
+    again = StreamingPosterior(stream.posterior)
+    assert torch.equal(again.state.monitor.calibration.scores.costs, scores.costs)
+    assert again.logit_scale == stream.logit_scale
+
+
 @pytest.mark.parametrize("seed", [20, 21])
 def test_flipped_labels_are_not_predicted_with_confidence(seed: int) -> None:
     x, y = load("digits")
