@@ -53,9 +53,10 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
 
     The network gives its neural tangent kernel at the weights it has when the first experience
     arrives. Classes need no announcement, and no unit of the network. With inducing inputs that
-    are noise, and a network that neither grows nor is trained first, nothing depends on the order
-    of experiences, and nothing is stored but the sums. Such a network has not learned from anybody,
-    so that ``posterior.forget`` takes a person out of all there is.
+    are noise, and a network that neither grows nor is trained first, f does not depend on the order
+    of experiences (the learned scale of its logits does), and nothing is stored but the sums. Such
+    a network has not learned from anybody, so that ``posterior.forget`` takes a person out of all
+    there is.
 
     Predictions are over the classes seen: ``mb_output`` is as wide as the head, and holds -1000, as
     Avalanche masks, for every other. The posterior has outputs up to the last class seen. While

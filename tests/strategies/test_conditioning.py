@@ -47,15 +47,23 @@ def trained(strategy: Any, experiences: Any) -> Any:
     return strategy
 
 
-def test_the_order_of_experiences_changes_no_prediction() -> None:
+def test_the_order_of_experiences_changes_no_mean_and_no_variance() -> None:
+    """With a scale of logits that is given, no prediction."""
     experiences = list(class_benchmark().train_stream)
     x, _ = blobs(2)
-    predictions = [
-        trained(conditioning(), order).posterior.predict(x).probs
+    posteriors = [
+        trained(conditioning(logit_scale=given), order).posterior
         for order in itertools.permutations(experiences)
+        for given in (None, 2.0)
     ]
-    for other in predictions[1:]:
-        assert (other - predictions[0]).abs().max() <= 1e-6
+    first = posteriors[0].predict_f(x)
+    for posterior in posteriors:
+        found = posterior.predict_f(x)
+        assert torch.allclose(found.mean, first.mean, rtol=1e-4, atol=1e-5)
+        assert torch.allclose(found.variance, first.variance, rtol=1e-4)
+    for posterior in posteriors[1::2]:
+        difference = posterior.predict(x).probs - posteriors[1].predict(x).probs
+        assert difference.abs().max() <= 1e-6
 
 
 def test_parts_of_a_stream_are_the_whole() -> None:
@@ -100,7 +108,7 @@ def test_the_last_classes_may_come_first() -> None:
         for order in (experiences, experiences[::-1])
     )
     assert backward.num_outputs == forward.num_outputs == CLASSES
-    assert torch.allclose(backward.predict(x).probs, forward.predict(x).probs, atol=1e-6)
+    assert torch.allclose(backward.predict_f(x).mean, forward.predict_f(x).mean, atol=1e-5)
 
 
 def test_the_network_is_never_changed() -> None:
@@ -343,6 +351,7 @@ def test_a_head_predicts_its_own_classes_only(kind: str) -> None:
         ({"inducing": "best"}, "inducing to be one of"),
         ({"num_inducing": 0}, "positive num_inducing"),
         ({"prior_precision": -1.0}, "positive prior_precision"),
+        ({"logit_scale": 0.0}, "positive logit_scale"),
         ({"criterion": nn.HuberLoss()}, "whose likelihood is known"),
     ],
 )
