@@ -1,4 +1,4 @@
-"""What the defaults cost, beside those before and the best on validation data, on fourteen problems.
+"""What the defaults cost beside those before, and the best on validation data: fourteen problems.
 
 The numbers that were chosen (`CAUTION`, `CONFIDENCE`, `GROWTH`) were chosen on seeds 0 to 3.
 """
