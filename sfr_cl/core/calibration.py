@@ -150,6 +150,15 @@ class Forecast:
             return phi[0] @ self.coefficients.mT
         return torch.einsum("cbm,cm->bc", phi, self.coefficients)
 
+    def outdated(self, num_outputs: int) -> Forecast:
+        """One that is made again before it is used, with outputs to come; delta stays learned."""
+        size = self.coefficients.shape[1]
+        return replace(
+            self,
+            coefficients=self.coefficients.new_zeros(num_outputs, size),
+            seen=self.seen.new_zeros(num_outputs),
+        )
+
     def discount(self, gamma: float) -> Forecast:
         """The same of data that has a share of its weight left."""
         return replace(self, seen=self.seen * gamma, learned_at=self.learned_at * gamma)

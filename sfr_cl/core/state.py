@@ -289,7 +289,10 @@ class State:
             basis = basis.grown(network, num_outputs, shared=spec.shared)
         sums = self.sums.pad_outputs(basis.factor, extra, carry=carry)
         reference = torch.nn.functional.pad(self.reference, (0, 0, 0, extra))
-        return replace(self, basis=basis, sums=sums, reference=reference, forecast=None)
+        forecast = None
+        if self.forecast is not None and spec.shared and carry:  # W stays, and so would delta
+            forecast = self.forecast.outdated(num_outputs)
+        return replace(self, basis=basis, sums=sums, reference=reference, forecast=forecast)
 
     def with_outputs(self, num_outputs: int) -> State:
         """With more outputs than the network has, where the spec permits any number."""

@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,3 +66,21 @@ def test_classes_to_come_do_not_solve_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(found.mean[:, :3], before.mean)
     assert torch.allclose(found.mean, expected.mean, atol=1e-12)
     assert torch.allclose(found.variance, expected.variance, atol=1e-12)
+
+
+def test_classes_to_come_leave_the_delta_that_data_is_scored_with(tmp_path: Path) -> None:
+    posterior = SFRPosterior(mlp(), "classification", inducing=5, num_outputs=3).fit(data())
+    posterior.update(data(seed=3))
+    before = posterior.state.forecast
+    assert before is not None
+    grown = posterior.grow_outputs(5).state.forecast
+    assert grown is not None
+    assert (grown.prior_precision, grown.learned_at) == (before.prior_precision, before.learned_at)
+    assert grown.is_outdated(posterior.state.sums.seen)
+    posterior.save(tmp_path / "grown.safetensors")
+    loaded = SFRPosterior.load(tmp_path / "grown.safetensors", mlp())
+    x, y = data(seed=4)
+    loaded.update((x, y + 1))
+    posterior.update((x, y + 1))
+    assert loaded.logit_scale == posterior.logit_scale
+    assert posterior.state.scores.num_seen == 4
