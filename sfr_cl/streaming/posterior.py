@@ -57,6 +57,10 @@ class StreamingPosterior:
     (``linearize_at="posterior"``) each sample is absorbed at its mode given all before it, and
     none can be forgotten.
 
+    Inducing inputs chosen by the stream are rows of its first samples, and stand in its files until
+    they are forgotten. For personal data give it a posterior over inducing inputs that are no data:
+    ``SFRPosterior(..., inducing=noise(200)).init(data)``.
+
     Args:
         posterior: fitted, or not: then its inducing inputs are those it was given, or as many as
             it was told, chosen from the first samples. It is not changed.
@@ -67,9 +71,7 @@ class StreamingPosterior:
             until then.
         swap: whether inducing inputs are exchanged where new regions appear, at the price of
             :attr:`residual_bound`, and of forgetting: samples from before an exchange can't be
-            forgotten, unless there is a window. A stream chooses its inducing inputs from the first
-            samples, and they are stored; for personal data give it a posterior over noise
-            (``SFRPosterior(..., inducing=noise(200)).init(data)``).
+            forgotten, unless there is a window.
         calibrate: whether the scale of logits follows the predictions of the last samples.
         on_drift: called with a :class:`Drift` after samples were far less likely than usual, and
             are learned. It may change the stream, or train its network.
