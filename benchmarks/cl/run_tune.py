@@ -55,6 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     from . import scenarios, settings, tune
 
     scenarios.check_tasks(cases[0].data, arguments.tasks)
+    earlier = arguments.out / settings.file_name(cases[0].data.name, cases[0].scenario)
+    if arguments.resume and arguments.settings is None and earlier.exists():
+        arguments.settings = earlier  # what was chosen for other strategies stays
     content = settings.read(arguments.data, cases[0].scenario, arguments.settings)
     return tune.run(
         cases,

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from ..harness.exit_codes import DONE
 from ..harness.images import Data
-from ..harness.results import Row, write_file
+from ..harness.results import Row, set_aside, write_file
 from ..harness.run import DivergedError, ShowShare, announce, is_row_of, work_through
 from . import settings
 from .data import hold_out
@@ -92,6 +92,8 @@ def run(
     }
     complete = {name: entry for name, entry in chosen.items() if entry is not None}
     if complete:
+        if not resume:
+            set_aside(out / settings.file_name(cases[0].data.name, cases[0].scenario))
         path = write(content, cases[0], complete, out)
         console.print(table(complete))
         announce(console, "settings", path)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from rich.console import Console
 
-from ..harness.results import Row, write_file
+from ..harness.results import Row, set_aside, write_file
 from ..harness.run import announce, is_row_of, work_through
 from . import settings
 from .data import Stream
@@ -47,6 +47,8 @@ def run(found: Sequence[Trial], out: Path, command: str, *, resume: bool) -> int
     console = Console()
     rows, status = work_through(found, out, command, resume=resume, console=console)
     if rows:
+        if not resume:
+            set_aside(out / settings.NAME)
         announce(console, "settings", write(rows, found, out))
     return status
 

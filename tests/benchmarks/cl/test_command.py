@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -42,6 +43,30 @@ def test_command_writes_table_results_and_report(
     assert (out / "report.html").stat().st_size > 1000
     assert "replay" in printed
     assert "report.html" in printed
+
+
+def test_own_data_is_compared_untuned_and_the_table_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(80) % 4
+    x = 0.2 * torch.rand(80, 6, generator=generator) + 0.2 * y[:, None]
+    file = tmp_path / "mine.npz"
+    parts = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
+    np.savez(file, **{name: value.numpy() for name, value in parts.items()})
+    words = ["--data", str(file), "--strategies", "naive", "--memory", "20"]
+    out = ["--seeds", "0", "--out", str(tmp_path / "out")]
+    assert cli.main(["cl", *words, *out]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "naive ‡" in printed
+    assert "`sfr-cl tune --all`" in printed
+    assert "results/tune/mine-class.json" in printed
+    assert cli.main(["tune", *words, "--out", str(tmp_path / "tune")]) == 0
+    settings = tmp_path / "tune" / "mine-class.json"
+    assert f"--settings {settings}" in capsys.readouterr().out
+    out[-1] = str(tmp_path / "tuned")
+    assert cli.main(["cl", *words, "--settings", str(settings), *out]) == 0
+    assert "‡" not in capsys.readouterr().out
 
 
 def work(out: Path, cases: list[Case], *, resume: bool = True) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sfr_cl.benchmarks.cl import strategies
+from sfr_cl.benchmarks.cl import names
 from sfr_cl.benchmarks.cl.strategies import RECIPES, Stores
 from sfr_cl.benchmarks.harness.measure import BINS
 from support.cl_runs import DIGITS, MEMORY, short_case, short_row
@@ -84,7 +84,7 @@ def test_another_seed_gives_other_numbers(rows: dict[str, dict[str, Any]]) -> No
 
 @pytest.mark.parametrize(
     ("strategy", "scenario"),
-    [(name, scenario) for scenario in ("domain", "task") for name in strategies.able(scenario)],
+    [(name, scenario) for scenario in ("domain", "task") for name in names.able(scenario)],
 )
 def test_other_scenarios_run(strategy: str, scenario: str) -> None:
     row = short_row(strategy, scenario)

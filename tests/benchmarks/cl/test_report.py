@@ -89,6 +89,50 @@ def test_page_is_one_small_whole_file(out: Path, page: Page) -> None:
     assert not re.search(r"https?:|url\((?!#)|@import|<script", page.source)
 
 
+def test_untuned_strategies_are_marked_with_the_way_to_tune_them(
+    full_rows: list[Row], page: Page
+) -> None:
+    terminal = " ".join(terminal_text(full_rows).split())
+    untuned = [s.name for s in summary.strategies(full_rows) if s.untuned]
+    assert {"replay", "naive"} < set(untuned)
+    assert not {"sfr", "ewc", "der++"} & set(untuned)
+    advice = f"sfr-cl tune --strategies {','.join(untuned)}"
+    for shown in (terminal.replace(" ", ""), "".join(page.text.split())):
+        assert advice.replace(" ", "") in shown
+        assert "--settingsresults/tune/mnist-class.json" in shown
+    assert "replay ‡ " in terminal
+    assert "ewc ‡ " not in terminal
+    alone = [row for row in full_rows if row["strategy"] in ("naive", "replay")]
+    assert "sfr-cltune--all" in terminal_text(alone).replace(" ", "").replace("\n", "")
+    tuned = [row for row in full_rows if row["strategy"] not in untuned]
+    assert "‡" not in terminal_text(tuned)
+    assert "tune" not in terminal_text(tuned)
+
+
+def test_page_shows_the_environment_of_its_rows(tmp_path: Path) -> None:
+    here = {"python": "3.11.7", "torch": "2.13.0", "cores": 2, "torch_threads": 1}
+    rows = make_rows(["sfr", "naive"], 2)
+    origins = [
+        here | {"commit": "aaa", "dirty": False},
+        here | {"commit": "aaa", "dirty": False},
+        here | {"commit": "aaa", "dirty": True},
+        here | {"commit": "bbb", "dirty": False, "torch": "2.14.0"},
+    ]
+    mixed = [row | origin for row, origin in zip(rows, origins, strict=True)]
+    text = " ".join(Page(report.write(tmp_path, mixed)).text.split())
+    assert "torch 2.13.0, 2.14.0" in text.replace("torch2", "torch 2")
+    assert "aaa (2 rows)" in text
+    assert "aaa, with uncommitted changes (1 row)" in text
+    assert "bbb (1 row)" in text
+    assert "The rows come from 3 commits." in text
+    one = [row | origins[0] for row in rows]
+    text = Page(report.write(tmp_path, one)).text
+    assert "aaa" in text
+    assert "commits" not in text
+    text = Page(report.write(tmp_path, rows)).text  # of an earlier version
+    assert "not known" in text
+
+
 def test_page_is_accessible(page: Page) -> None:
     assert page.all("html") == [{"lang": "en"}]
     assert len(page.all("title")) == len(page.all("h1")) == 1
@@ -106,8 +150,8 @@ def test_page_and_terminal_show_the_means(full_rows: list[Row], page: Page) -> N
         accuracy = [100 * row["accuracy"] for row in rows]
         shown = f"{np.mean(accuracy):.1f} ± {np.std(accuracy, ddof=1):.1f}"
         nlpd = f"{np.mean([row['nlpd'] for row in rows]):.2f}"
-        assert re.search(rf"{re.escape(name)}†?\s+{shown}\s", page.text)
-        assert re.search(rf"{re.escape(name)}[ †]+{shown} .* {nlpd} ", terminal)
+        assert re.search(rf"{re.escape(name)}[†‡]*\s+{shown}\s", page.text)
+        assert re.search(rf"{re.escape(name)}[ †‡]+{shown} .* {nlpd} ", terminal)
 
 
 def test_terminal_table_fits_80_columns(full_rows: list[Row]) -> None:

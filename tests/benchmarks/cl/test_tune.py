@@ -2,13 +2,14 @@
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from sfr_cl.benchmarks.cl import run, settings, tune
+from sfr_cl.benchmarks.cl import run, run_tune, settings, tune
 from sfr_cl.benchmarks.cl.strategies import RECIPES
 from sfr_cl.errors import FileError
 from support.cl_runs import DIGITS, MEMORY, SHORT, command
@@ -197,3 +198,31 @@ def test_tasks_that_are_not_there_are_refused(
 ) -> None:
     assert command("tune", tmp_path, "--strategies", "naive", "--tasks", "6") == 2
     assert "expected 2 to 5 tasks of digits, got 6" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["--all"]], ids=" ".join)
+def test_all_strategies_are_tuned_unless_some_are_named(words: list[str]) -> None:
+    parser = argparse.ArgumentParser()
+    run_tune.add_arguments(parser)
+    arguments = parser.parse_args([*words, "--memory", str(MEMORY)])
+    arguments.seeds = [0]
+    assert [case.strategy for case in run.plan(arguments)] == list(RECIPES)
+
+
+def test_all_and_some_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    run_tune.add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--all", "--strategies", "sfr"])
+    assert "not allowed with" in capsys.readouterr().err
+
+
+def test_tuning_again_keeps_what_was_chosen(tuned: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(tuned, out)
+    assert command("tune", out, "--strategies", "naive") == 0
+    first, kept = (out / name for name in ("digits-class.json", "digits-class.1.json"))
+    assert kept.read_bytes() == (tuned / "digits-class.json").read_bytes()
+    assert (out / "results.1.json").read_bytes() == (tuned / "results.json").read_bytes()
+    chosen = json.loads(first.read_text(encoding="utf-8"))["memories"][str(MEMORY)]["strategies"]
+    assert chosen["naive"]["chosen_by"] == "tune"
