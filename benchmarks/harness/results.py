@@ -37,7 +37,7 @@ def write_file(path: Path, content: str | bytes) -> Path:
     except OSError as error:
         raise FileError(
             f"expected to write {path}, got an error of the system ({error.strerror}): what was "
-            "there is as it was; make room, or choose another --out"
+            "there is as it was; mend that, or choose another --out"
         ) from error
     return path
 
@@ -94,7 +94,10 @@ def begin(out: Path, command: str) -> None:
             f"{out} holds {many} of an earlier run. Keep as {target.name}, start again? [y/N] "
         )
         if not _agreed(question):
-            raise FileError(f"{path} stays as it is: to go on with it, add --resume")
+            raise FileError(
+                f"{path} stays as it is: choose another --out, or add --resume "
+                "if the command has it"
+            )
     else:
         print(f"{out} holds {many} of an earlier run, kept as {target.name}", file=sys.stderr)
     path.rename(target)

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..harness import measure
 from ..harness.results import Row
 from ..harness.run import ShowShare
+from ..harness.timing import processor_timed
 from . import laplace, methods, training
 from .methods import Method, Outcomes
 from .networks import Networks
@@ -31,17 +32,20 @@ class Results:
 
     def __init__(self, networks: Networks) -> None:
         self.networks = networks
-        self._last: tuple[tuple[str, str, int, int | None], Outcomes] | None = None
+        self._last: tuple[tuple[str, str, int, int | None], Outcomes, float] | None = None
 
     def outcomes(
         self, data: str, method: str, seed: int, m_percent: int | None, show: ShowShare
-    ) -> tuple[Outcomes, Tensor]:
-        """Of one method, and the labels of the test part."""
+    ) -> tuple[Outcomes, Tensor, float]:
+        """Of one method, the labels of the test part, and the method's processor seconds."""
         problem = self.networks.problem(data, seed, show)
         key = (data, method, seed, m_percent)
         if self._last is None or self._last[0] != key:
-            self._last = (key, METHODS[method](problem, m_percent))
-        return self._last[1], problem.split.test[1]
+            shared = laplace.seconds_of_posterior(problem) if method in SLOW else 0.0
+            found, seconds = processor_timed(lambda: METHODS[method](problem, m_percent))
+            self._last = key, found, shared + seconds
+        _, outcomes, seconds = self._last
+        return outcomes, problem.split.test[1], seconds
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,9 @@ class Case:
 
     def run(self, show: ShowShare) -> Row:
         """The row."""
-        outcomes, y = self.results.outcomes(self.data, self.method, self.seed, self.m_percent, show)
+        outcomes, y, seconds = self.results.outcomes(
+            self.data, self.method, self.seed, self.m_percent, show
+        )
         outcome = outcomes[self.tuned]
         accuracy = measure.accuracy(outcome.log_probs, y)
         bins = measure.reliability(outcome.log_probs, y)
@@ -93,6 +99,8 @@ class Case:
             "ece": bins.ece,
             "nlpd_valid": outcome.nlpd_valid,
             "prior_precision": outcome.prior_precision,
+            "seconds": seconds,
+            "state_bytes": outcome.state_bytes,
             **bins.columns,
         }
 

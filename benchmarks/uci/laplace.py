@@ -20,6 +20,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, TensorDataset
 
 from ..harness.baselines import laplace_package, quiet
+from ..harness.timing import processor_timed
 from .methods import GRID, Outcomes, choose
 from .problem import Problem
 
@@ -53,6 +54,7 @@ class SpectralLaplace:
                 values, self.vectors = torch.linalg.eigh(self._laplace.H)
                 self.values = values.clamp_min(0)
         self.mean = parameters_to_vector(self.network.parameters()).detach()
+        self.state_bytes = self.values.nbytes + self.vectors.nbytes
 
     def jacobians(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Of the outputs by the weights, [B, C, P], and the outputs [B, C]."""
@@ -111,20 +113,21 @@ class SpectralLaplace:
 def bnn(problem: Problem, m_percent: int | None) -> Outcomes:
     """Softmax averaged over networks with weights from the posterior."""
     del m_percent
-    posterior = _posterior(problem)
+    posterior, _ = _posterior(problem)
     deltas = [problem.prior_precision, *GRID]
     x = problem.held_out
     drawn = posterior.sampled_networks(x, deltas)
-    return choose(problem, deltas, [logits.softmax(2).mean(0).log() for logits in drawn])
+    found = [logits.softmax(2).mean(0).log() for logits in drawn]
+    return choose(problem, deltas, found, posterior.state_bytes)
 
 
 def glm(problem: Problem, m_percent: int | None) -> Outcomes:
     """Softmax averaged over samples of the network linearised at its weights."""
     del m_percent
-    posterior = _posterior(problem)
+    posterior, _ = _posterior(problem)
     deltas = [problem.prior_precision, *GRID]
     mean, covariances = posterior.linearised(problem.held_out, deltas)
-    return choose(problem, deltas, list(_link(mean, covariances).log()))
+    return choose(problem, deltas, list(_link(mean, covariances).log()), posterior.state_bytes)
 
 
 def _link(mean: Tensor, covariances: Tensor) -> Tensor:
@@ -149,9 +152,14 @@ def _right_singular(root: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=1)
-def _posterior(problem: Problem) -> SpectralLaplace:
-    """Both methods read the same one, one after the other."""
-    return SpectralLaplace(problem)
+def _posterior(problem: Problem) -> tuple[SpectralLaplace, float]:
+    """Both methods read the same one, one after the other; and the seconds it took."""
+    return processor_timed(lambda: SpectralLaplace(problem))
+
+
+def seconds_of_posterior(problem: Problem) -> float:
+    """Processor seconds of what both methods read, made now if it is not there."""
+    return _posterior(problem)[1]
 
 
 def _full_laplace(network: nn.Module) -> Any:

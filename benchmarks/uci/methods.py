@@ -15,6 +15,7 @@ from sfr_cl.errors import SFRWarning
 from sfr_cl.likelihoods import MC_CHUNKS, MC_SAMPLES, CategoricalLikelihood
 
 from ..harness.measure import nlpd
+from ..harness.memory import posterior_bytes
 from .problem import Problem
 
 GRID = DELTAS
@@ -44,6 +45,8 @@ class Outcome:
     """Of the test part, [N, C]."""
     nlpd_valid: float
     prior_precision: float
+    state_bytes: int = 0
+    """Kept beside the network."""
 
 
 Outcomes = Mapping[bool, Outcome]
@@ -65,17 +68,20 @@ def quietly() -> Iterator[None]:
         yield
 
 
-def choose(problem: Problem, deltas: Sequence[float], log_probs: Sequence[Tensor]) -> Outcomes:
+def choose(
+    problem: Problem, deltas: Sequence[float], log_probs: Sequence[Tensor], state_bytes: int = 0
+) -> Outcomes:
     """The first is as trained; the best of the others is the tuned one.
 
     Args:
         problem: what is predicted.
         deltas: the prior precision of each.
         log_probs: of :attr:`Problem.held_out`, of each.
+        state_bytes: kept beside the network, by all of them.
     """
     valid = len(problem.split.valid[1])
     outcomes = [
-        Outcome(values[valid:], nlpd(values[:valid], problem.split.valid[1]), delta)
+        Outcome(values[valid:], nlpd(values[:valid], problem.split.valid[1]), delta, state_bytes)
         for delta, values in zip(deltas, log_probs, strict=True)
     ]
     tuned = min(outcomes[1:], key=lambda outcome: outcome.nlpd_valid)
@@ -124,7 +130,8 @@ def _published(problem: Problem, m_percent: int, data: tuple[Tensor, Tensor]) ->
     as_trained, *tuned = posterior.predict_f_at(problem.held_out, [problem.prior_precision, *GRID])
     kept = [Normal(as_trained.mean, latent.stddev) for latent in tuned]
     deltas = [problem.prior_precision, *GRID, *GRID]
-    return choose(problem, deltas, averaged([as_trained, *tuned, *kept]))
+    found = averaged([as_trained, *tuned, *kept])
+    return choose(problem, deltas, found, posterior_bytes(posterior))
 
 
 def averaged(latents: Sequence[Normal]) -> list[Tensor]:
@@ -168,7 +175,8 @@ def sfr_ours(problem: Problem, m_percent: int | None) -> Outcomes:
 
 def _of_posterior(posterior: SFRPosterior, problem: Problem) -> Outcome:
     log_probs = _log_probs(posterior.predict(problem.split.test[0]))
-    return Outcome(log_probs, posterior.nlpd(problem.split.valid), posterior.prior_precision)
+    valid, kept = posterior.nlpd(problem.split.valid), posterior_bytes(posterior)
+    return Outcome(log_probs, valid, posterior.prior_precision, kept)
 
 
 def _log_probs(predictive: Distribution) -> Tensor:

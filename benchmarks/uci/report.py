@@ -1,6 +1,6 @@
 """What `sfr-cl uci` shows: a table on the terminal, PNGs, `table.md` and `report.html`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from rich.table import Table as Grid
 from sfr_cl.core.tune import SCALES
 
 from ..harness.results import Row, write_file
-from ..report import page, pictures, terminal
+from ..report import numbers, page, pictures, terminal
 from ..report.numbers import NONE
 from ..report.seeds import Spread
 from . import figures, training
@@ -18,6 +18,7 @@ from .methods import GRID
 from .summary import M_PERCENT, METHODS, TITLES, Setting, Table, published
 
 TEMPLATE = Path(__file__).with_name("report.html")
+Show = Callable[[Spread | None], str]
 WITHOUT_TUNING = {False: "delta as trained", True: "delta tuned"}
 OUT_OF_STEP = (
     "The published table's columns N, D and C are out of step with its names from Digits down: "
@@ -105,6 +106,10 @@ def cell(found: Table, data: str, setting: Setting) -> tuple[str, str, str]:
     )
 
 
+def _to_three_digits(mean: Spread | None) -> str:
+    return _with_error(mean, 3)
+
+
 def _with_error(mean: Spread | None, digits: int) -> str:
     return NONE if mean is None else f"{mean.mean:.{digits}f} ± {mean.error:.{digits}f}"
 
@@ -187,7 +192,7 @@ def _content(rows: Sequence[Row], found: Table) -> dict[str, Any]:
             ("results", "NLPD"),
             ("checks", "What it must show"),
             ("pictures", "Pictures"),
-            ("others", "Accuracy and ECE"),
+            ("others", "Accuracy, cost, ECE"),
             ("differences", "Differences"),
             ("environment", "Environment"),
         ],
@@ -196,8 +201,8 @@ def _content(rows: Sequence[Row], found: Table) -> dict[str, Any]:
         "checks": checks(found),
         "tables": tables,
         "others": [
-            (f"{name}, delta tuned", found.settings(tuned=True), _measure(found, measure))
-            for name, measure in (("Accuracy", "accuracy"), ("ECE", "ece"))
+            (f"{name}, delta tuned", found.settings(tuned=True), _measure(found, measure, shown))
+            for name, measure, shown in MEASURES
         ],
         "titles": TITLES,
         "none_shown": NONE,
@@ -210,14 +215,23 @@ def _content(rows: Sequence[Row], found: Table) -> dict[str, Any]:
     }
 
 
+MEASURES: tuple[tuple[str, str, Show], ...] = (
+    ("Accuracy", "accuracy", _to_three_digits),
+    ("Bytes kept beside the network", "state_bytes", numbers.size),
+    ("Processor seconds, tuning among them", "seconds", numbers.seconds),
+    ("ECE", "ece", _to_three_digits),
+)
+"""Of the page's tables of other measures than NLPD; rows without one show a dash."""
+
+
 def _cells(found: Table, settings: Sequence[Setting]) -> dict[str, list[tuple[str, str, str]]]:
     return {data: [cell(found, data, setting) for setting in settings] for data in found.data}
 
 
-def _measure(found: Table, measure: str) -> dict[str, list[str]]:
+def _measure(found: Table, measure: str, shown: Show) -> dict[str, list[str]]:
     settings = found.settings(tuned=True)
     return {
-        data: [_with_error(found.mean(data, setting, measure), 3) for setting in settings]
+        data: [shown(found.mean(data, setting, measure)) for setting in settings]
         for data in found.data
     }
 

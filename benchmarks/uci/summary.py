@@ -40,7 +40,8 @@ class Table:
         return {
             row["seed"]: row[measure]
             for row in self.rows
-            if (row["data"], row["method"], row["tuned"]) == (data, method, tuned)
+            if row.get(measure) is not None
+            and (row["data"], row["method"], row["tuned"]) == (data, method, tuned)
         }
 
     def mean(self, data: str, setting: Setting, measure: str = "nlpd") -> Spread | None:
