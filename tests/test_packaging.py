@@ -103,6 +103,25 @@ def test_import_needs_no_optional_package() -> None:
     assert result.stdout.split() == []
 
 
+LAZY = """
+import sys
+import sfr_cl
+assert "torch" not in sys.modules
+assert set(sfr_cl.__all__) <= set(dir(sfr_cl))
+from sfr_cl import *
+from sfr_cl import posterior
+assert SFRPosterior is posterior.SFRPosterior is sfr_cl.SFRPosterior
+assert sfr_cl.likelihoods.Likelihood is Likelihood
+assert all(hasattr(sfr_cl, name) for name in dir(sfr_cl))
+assert not hasattr(sfr_cl, "SfrPosterior")
+"""
+
+
+def test_names_are_imported_when_they_are_asked_for() -> None:
+    result = run(sys.executable, "-W", "error", "-c", LAZY)
+    assert result.returncode == 0, result.stderr
+
+
 def test_contracts_need_no_optional_package() -> None:
     code = f"import sys, sfr_cl.testing; print(*sorted({OPTIONAL | {'pytest'}} & set(sys.modules)))"
     result = run(sys.executable, "-W", "error", "-c", code)

@@ -94,7 +94,10 @@ def work_through(
     else:
         results.begin(out, command)
         rows = []
-    missing = [job for job in jobs if not any(is_row_of(row, job) for row in rows)]
+    keys = [plain(job.key) for job in jobs]
+    missing = [
+        job for job, key in zip(jobs, keys, strict=True) if not any(_has(row, key) for row in rows)
+    ]
     with one_thread():
         environment = results.environment()  # before this run changes a file
         results.write(out, command, rows)
@@ -111,7 +114,11 @@ def work_through(
 
 
 def is_row_of(row: Row, job: Job) -> bool:
-    return all(row.get(name) == value for name, value in plain(job.key).items())
+    return _has(row, plain(job.key))
+
+
+def _has(row: Row, key: Row) -> bool:
+    return all(row.get(name) == value for name, value in key.items())
 
 
 def plain(key: Row) -> Row:

@@ -194,6 +194,6 @@ def test_checks_follow_the_rows(tmp_path: Path) -> None:
     text = report.write(tmp_path, behind).read_text(encoding="utf-8")
     assert "missed" in text
     assert (
-        "| sfr | 89.0 | 0.300 | 0.020 | 0.7900 | 0.9000 | 0.9000 |"
+        "| sfr | 89.0 | – | 1 | 0.300 | 0.020 | 0.7900 | 0.9000 | 0.9000 |"
         in (tmp_path / "table.md").read_text()
     )
