@@ -42,7 +42,6 @@ STRATEGIES: dict[str, Callable[..., Any]] = {
     "SFR, consolidated": partial(sfr, consolidated=True),
     "SFRConditioning": conditioning,
     "SFRConditioning, trained first": partial(conditioning, train_first=True),
-    "Naive + SFRPlugin": naive,
     "Naive + SFRPlugin + replay": partial(naive, partial(ReplayPlugin, mem_size=12)),
 }
 WITH_DENSITY = {"SFR, posterior", "SFRConditioning", "SFRConditioning, trained first"}
