@@ -172,20 +172,36 @@ class KnownHead:
     """Of all units there, ``[1, C]``: of those that are not active, they are constants."""
     active: Tensor
     """The units that depend on the weights, ``[C]``."""
+    shapes: tuple[torch.Size, ...]
+    """Of the model's parameters."""
 
     @staticmethod
     def of(model: nn.Module, label: int | None, z: Inputs) -> KnownHead:
         """The head of a task label."""
         x = tree_map(torch.clone, take(z, slice(0, 1)))
-        return KnownHead(x, TaskView(model, label).outputs(x), Head.of(model, label, z).active)
+        outputs = TaskView(model, label).outputs(x)
+        return KnownHead(x, outputs, Head.of(model, label, z).active, _shapes(model))
 
-    def holds(self, outputs: Tensor) -> bool:
-        """Whether outputs of now, at the same input, are those of a head that has not grown."""
+    def holds(self, model: nn.Module, label: int | None) -> bool:
+        """Whether a model's head has not grown."""
+        same = self.shapes == _shapes(model)
+        if same and len(self.active) == self.outputs.shape[1]:
+            return True
+        outputs = TaskView(model, label).outputs(self.x)
         if outputs.shape != self.outputs.shape:
             return False
         change = outputs != self.outputs.to(outputs)
         change[:, self.active.to(change.device)] = False
         return not bool(change.any())
+
+
+def _shapes(model: nn.Module) -> tuple[torch.Size, ...]:
+    return tuple(parameter.shape for parameter in model.parameters())
+
+
+def head_size(model: nn.Module, label: int | None, x: Inputs) -> int:
+    """The number of units of a head."""
+    return TaskView(model, label).outputs(take(x, slice(0, 1))).shape[1]
 
 
 def narrowed(network: FrozenNetwork, units: Tensor) -> FrozenNetwork:

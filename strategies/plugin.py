@@ -49,10 +49,13 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         ...
         plugin.end_task(model, dataset)
 
-    Of a stream that comes in parts (``split_online_stream``), parts become a task as soon as they
-    have ``num_inducing`` samples, and the tasks of one experience are consolidated. Where the
-    stream does not say where an experience ends, the penalty is over all that came before, and P of
-    a class that has come is the identity no more where it had not.
+    Of a stream that comes in parts (``split_online_stream``), up to ten samples for each inducing
+    input wait for the end of the experience, drawn evenly from its classes; then the task is made
+    of them, each with the weight of those it stands for, and of the network as it is by then. Where
+    the stream does not say where an experience ends (``access_task_boundaries=False``), parts join
+    what is held as soon as there are ``num_inducing`` samples, with the values the network has at
+    that moment: the penalty is over all that came before, at no point zero, and P of a class that
+    has come is the identity no more where it had not.
 
     Args:
         num_inducing: inducing inputs M, for each task; with ``consolidated``, for all tasks.

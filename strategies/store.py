@@ -15,7 +15,7 @@ from sfr_cl.errors import ArgumentError, DataError, FactorizationError
 from .arguments import WITHOUT_DATA, SelectorMaker, selector
 from .consolidation import consolidate
 from .experiences import Pairs, PairsByLabel, classes_of, first_rows, task_labels
-from .models import KnownHead, TaskView
+from .models import KnownHead, TaskView, head_size
 from .sample import Sample
 from .tasks import Recipe, Task, absorb, grouped, remember, survey, without_warnings
 
@@ -205,16 +205,17 @@ class TaskStore:
                 f"num_inducing={self.num_inducing}: raise it"
             )
 
-    def _require_heads(self, model: nn.Module) -> dict[int | None, Tensor]:
-        """Refuse heads that lack units of a task; and outputs of every head, at one input."""
-        outputs: dict[int | None, Tensor] = {}
+    def _require_heads(self, model: nn.Module) -> None:
+        """Refuse heads that lack units of a task."""
+        sizes: dict[int | None, int] = {}
         for task in self._kept:
-            if task.label not in outputs:
+            if task.label not in sizes:
                 known = self._heads.get(task.label)
-                x = take(task.z, slice(0, 1)) if known is None else known.x
-                outputs[task.label] = TaskView(model, task.label).outputs(x)
-            task.require_units(outputs[task.label].shape[1])
-        return outputs
+                if known is not None and known.holds(model, task.label):
+                    sizes[task.label] = known.outputs.shape[1]
+                else:
+                    sizes[task.label] = head_size(model, task.label, task.z)
+            task.require_units(sizes[task.label])
 
     def _index(self, task: int, label: int | None) -> int:
         if not isinstance(task, int) or not 0 <= task < len(self.tasks):
@@ -292,12 +293,12 @@ class TaskStore:
 
     def update_heads(self, model: nn.Module) -> None:
         """Hold units that became active since, before they are trained."""
-        outputs = self._require_heads(model)
+        self._require_heads(model)
         heads: dict[int | None, KnownHead] = {}
         for task in self.penalised:
             if task.label not in heads:
                 known = self._heads.get(task.label)
-                if known is None or not known.holds(outputs[task.label]):
+                if known is None or not known.holds(model, task.label):
                     known = KnownHead.of(model, task.label, task.z)
                 heads[task.label] = known
 
