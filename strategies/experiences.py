@@ -143,8 +143,9 @@ def in_order(dataset: Any, batch_size: int) -> DataLoader[Any]:
 
 def _kept(data: ExperienceData) -> Pairs:
     """The pairs in memory, unless they are too many: going through transforms takes time."""
-    first = next(iter(data), None)
-    if first is None:
-        return data
-    row = sum(leaf[0].nbytes for _, leaf in leaves(first[0]))
-    return data if len(data) * row > KEPT_BYTES else list(data)
+    pairs = []
+    for x, y in data:
+        if not pairs and len(data) * sum(leaf[0].nbytes for _, leaf in leaves(x)) > KEPT_BYTES:
+            return data
+        pairs.append((x, y))
+    return pairs
