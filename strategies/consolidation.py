@@ -10,7 +10,8 @@ from torch import Tensor
 
 from sfr_cl.core.penalty import Penalty
 from sfr_cl.core.transfer import Sites, inducing, project_precision
-from sfr_cl.data.inputs import concat, length, take
+from sfr_cl.data.inputs import Inputs, concat, length, take
+from sfr_cl.kernel.passes import batch_norms
 
 from .models import TaskView
 from .tasks import Recipe, Task, without_warnings
@@ -101,7 +102,7 @@ def _penalty(recipe: Recipe, tasks: Sequence[Task], kept: Tensor, *, parts: bool
     pins = [penalty.pin for penalty in penalties]
     penalty = Penalty(
         z=chosen,
-        targets=torch.cat([penalty.targets for penalty in penalties])[kept],
+        targets=_targets(recipe, tasks, chosen, kept),
         observed=observed,
         precision=penalties[0].targets.new_zeros(0, len(kept), len(kept)),
         pin=max(pins) if parts else sum(pins),
@@ -117,6 +118,20 @@ def _penalty(recipe: Recipe, tasks: Sequence[Task], kept: Tensor, *, parts: bool
         every = inducing(recipe.penalty_state(network, z))
         found = project_precision(precision, every, every.over(network.prepare(chosen)))
     return replace(penalty, precision=found.to(penalty.targets))
+
+
+def _targets(recipe: Recipe, tasks: Sequence[Task], z: Inputs, kept: Tensor) -> Tensor:
+    """The values the tasks had at the inputs that are kept.
+
+    Inputs that batch norm sees among others have other values: how far these are from where they
+    are held stays the same.
+    """
+    targets = torch.cat([task.penalty.targets for task in tasks])[kept]
+    if not batch_norms(recipe.model):
+        return targets
+    view = tasks[0].view(recipe.model)
+    values = torch.cat([view.outputs(task.z) for task in tasks])[kept]
+    return targets + (view.outputs(z) - values).to(targets)
 
 
 def _block(penalty: Penalty, output: int, size: int | None) -> Tensor:

@@ -11,7 +11,7 @@ from avalanche.models.utils import is_multi_task_module
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from sfr_cl.data.inputs import Inputs, prepare, take, tree_map
+from sfr_cl.data.inputs import Inputs, length, prepare, take, tree_map
 from sfr_cl.errors import ArgumentError
 from sfr_cl.kernel.network import (
     BOUND,
@@ -19,9 +19,9 @@ from sfr_cl.kernel.network import (
     Parameters,
     as_matrix,
     dtype_of,
-    eval_mode,
     run,
 )
+from sfr_cl.kernel.passes import own_statistics
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -96,15 +96,15 @@ class TaskView(nn.Module):
 
     @torch.no_grad()
     def outputs(self, x: Inputs) -> Tensor:
-        """Its values at inputs in eval mode, ``[B, C]``."""
+        """Its values at inputs, as a penalty compares them, ``[B, C]``."""
         return self.run(prepare(x, next(self.parameters()).device, self.dtype))
 
     def run(self, x: Inputs) -> Tensor:
-        """Its values at prepared inputs in eval mode, ``[B, C]``, with their graph.
+        """Its values at prepared inputs, as a penalty compares them, with their graph.
 
         The model is left as it was.
         """
-        with untouched(self), eval_mode(self):
+        with untouched(self), own_statistics(self, length(x)):
             return run(self, x)
 
 

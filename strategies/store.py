@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sfr_cl.data.inputs import concat, length, take
+from sfr_cl.data.inputs import Inputs, concat, length, take
 from sfr_cl.errors import ArgumentError, DataError, FactorizationError
+from sfr_cl.kernel.passes import batch_norms
 
 from .arguments import WITHOUT_DATA, SelectorMaker, selector
 from .consolidation import consolidate
@@ -269,12 +271,11 @@ class TaskStore:
             group = [i for i in chosen if tasks[i].label == label]
             view = TaskView(model, label)
             inputs = [tasks[i].penalty.like(view).z for i in group]
-            outputs = view.run(concat(inputs))  # all tasks of a head in one pass
+            parts = _values(view, inputs)
             known = self._heads.get(label)
-            if known is None or outputs.shape[1] != known.outputs.shape[1]:
+            if known is None or parts[0].shape[1] != known.outputs.shape[1]:
                 self.update_heads(model)
                 tasks = self.penalised
-            parts = outputs.split([length(z) for z in inputs])
             for i, part in zip(group, parts, strict=True):
                 total = total + tasks[i].penalty.like(view).at(part[:, tasks[i].units])
         return len(tasks) / len(chosen) * total
@@ -319,3 +320,10 @@ class TaskStore:
                 for label, sample in self._waiting.items()
             ]
         return [*self._kept, *waiting]
+
+
+def _values(view: TaskView, inputs: Sequence[Inputs]) -> Sequence[Tensor]:
+    """f at the inducing inputs of several tasks, in one pass unless each has statistics."""
+    if batch_norms(view):
+        return [view.run(z) for z in inputs]
+    return view.run(concat(inputs)).split([length(z) for z in inputs])

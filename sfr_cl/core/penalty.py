@@ -15,13 +15,18 @@ from sfr_cl.core.sums import SEEN
 from sfr_cl.core.transfer import inducing
 from sfr_cl.data.inputs import Inputs, leaves, length, prepare
 from sfr_cl.errors import ArgumentError, MismatchError
-from sfr_cl.kernel.network import asking, dtype_of, eval_mode, run
+from sfr_cl.kernel.network import asking, dtype_of, run
+from sfr_cl.kernel.passes import own_statistics
 from sfr_cl.kernel.precision import without_autocast
 
 
 @dataclass(frozen=True)
 class Penalty:
-    """1/(2M) sum_c d_c' P_c d_c with d = f(Z; w) - f(Z; w*) and P = L^-T W L^-1."""
+    """1/(2M) sum_c d_c' P_c d_c with d = f(Z; w) - f(Z; w*) and P = L^-T W L^-1.
+
+    f is that of eval mode, but for batch norm: Z is normalised by its own statistics, at w as at
+    w*. Running ones belong to the weights they were collected at, and to the data.
+    """
 
     z: Inputs
     targets: Tensor
@@ -38,7 +43,9 @@ class Penalty:
         """The penalty of a solved posterior."""
         basis = inducing(solved.state)
         observed = (solved.state.sums.seen > SEEN).nonzero()[:, 0]
-        targets = basis.network(basis.z)
+        network = basis.network
+        with network.passing(), own_statistics(network.module, length(basis.z)):
+            targets = network.run(basis.z).detach()
         if bool((observed >= targets.shape[1]).any()):
             raise MismatchError(
                 f"expected a posterior whose network has an output for each class it has seen, got "
@@ -83,7 +90,7 @@ class Penalty:
     def __call__(self, network: nn.Module) -> Tensor:
         """The penalty of a network's current weights, differentiable with respect to them."""
         mine = self.like(network)
-        with eval_mode(network):
+        with own_statistics(network, length(mine.z)):
             return mine.at(asking(partial(run, network), mine.z))
 
     @without_autocast()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from sfr_cl.data.inputs import Inputs, leaves, length, tree_map
 from sfr_cl.errors import DataError
@@ -112,6 +113,30 @@ def eval_mode(network: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def batch_norms(network: nn.Module) -> list[_BatchNorm]:
+    """The layers that normalise by running statistics, once they are evaluated."""
+    return [part for part in network.modules() if isinstance(part, _BatchNorm)]
+
+
+@contextmanager
+def own_statistics(network: nn.Module, count: int) -> Iterator[None]:
+    """Evaluate ``count`` inputs, batch norm by their own statistics: a function of the weights.
+
+    Running statistics follow whatever is trained on, although no weight moves. They are left alone,
+    and every module gets its own mode back. One input has no statistics.
+    """
+    layers = batch_norms(network) if count > 1 else []
+    tracking = [layer.track_running_stats for layer in layers]
+    with eval_mode(network):
+        try:
+            for layer in layers:
+                layer.training, layer.track_running_stats = True, False
+            yield
+        finally:
+            for layer, value in zip(layers, tracking, strict=True):
+                layer.track_running_stats = value
 
 
 @contextmanager
