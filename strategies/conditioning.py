@@ -348,11 +348,12 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         Other likelihoods compare outputs with targets, ``[B]`` or ``[B, C]``, one by one.
         """
         count, targets = length(self.mb_x), self._targets
-        widths = [(p.num_outputs, p.state.basis.kernel_outputs) for p in posteriors.values()]
-        width = max([2, *(max(pair) for pair in widths)])
         if not self._of_classes:
+            width = max((posterior.num_outputs for posterior in posteriors.values()), default=1)
             shape = (count, width) if targets is None else targets.shape
             return torch.zeros(shape, device=self.device)
+        widths = [(p.num_outputs, p.state.basis.kernel_outputs) for p in posteriors.values()]
+        width = max([2, *(max(pair) for pair in widths)])
         if targets is not None:
             width = max(width, int(targets.max()) + 1)
         return torch.full((count, width), ABSENT, device=self.device)

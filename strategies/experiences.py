@@ -143,7 +143,7 @@ def in_order(dataset: Any, batch_size: int) -> DataLoader[Any]:
 
 def _kept(data: ExperienceData) -> Pairs:
     """The pairs in memory, unless they are too many: going through transforms takes time."""
-    pairs: list[tuple[Tensor, Tensor]] = []
+    pairs: list[tuple[Inputs, Tensor]] = []
     for x, y in data:
         if not pairs and len(data) * sum(leaf[0].nbytes for _, leaf in leaves(x)) > KEPT_BYTES:
             return data

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sfr_cl.data.inputs import Inputs, concat, length, take
+from sfr_cl.data.inputs import Inputs, concat, length
 from sfr_cl.errors import ArgumentError, DataError, FactorizationError
 from sfr_cl.kernel.passes import batch_norms
 
