@@ -47,6 +47,9 @@ ALONE = 4
 BOUND = 32
 """Rows whose outputs are compared with those alone when a network is bound."""
 
+AT_ONCE = 2**18
+"""Numbers of inputs that one pass takes where two precisions are compared; at least BOUND rows."""
+
 
 class FrozenNetwork(Frozen):
     """f(x; w*) with the parameters the kernel differentiates by name.
@@ -115,8 +118,10 @@ class FrozenNetwork(Frozen):
         given = self._given_dtype
         if given == self.dtype or given not in TOLERANCE:
             return
-        for start in range(0, length(x), BOUND):
-            rows = take(x, slice(start, start + BOUND))
+        numbers = sum(leaf.numel() for _, leaf in leaves(x))
+        size = max(BOUND, AT_ONCE * length(x) // max(1, numbers))
+        for start in range(0, length(x), size):
+            rows = take(x, slice(start, start + size))
             try:
                 expected = self.computed_in(given, rows)
             except DataError:  # parts of it have another precision
@@ -196,7 +201,12 @@ class FrozenNetwork(Frozen):
     def require_alone(self, x: Inputs, outputs: Tensor) -> None:
         """Refuse outputs that are others for any row alone."""
         each = [take(x, slice(row, row + 1)) for row in range(len(outputs))]
-        self.require_same(x, outputs, lambda: torch.cat([self(row) for row in each]))
+
+        def again() -> Tensor:
+            with torch.no_grad(), self.passing():
+                return torch.cat([self.run(row) for row in each])
+
+        self.require_same(x, outputs, again)
 
     def require_same(
         self,

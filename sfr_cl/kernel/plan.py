@@ -89,8 +89,8 @@ class Plan:
         rest = [name for name, p in network.parameters.items() if id(p) not in covered]
         plan = Plan(network, num_outputs, list(layers), network.restricted(rest) if rest else None)
         try:
-            plan.made(x)
-            plan._require_right_rules(x)
+            outputs, by_layer, _ = plan._parts(x)
+            plan._require_right_rules(x, outputs, by_layer)
         except Unfit as unfit:
             return plan.without(unfit.layers, x)
         row = take(x, slice(0, 1))
@@ -111,6 +111,11 @@ class Plan:
             ArgumentError: outputs are random, or depend on the rest of the batch.
             DataError: derivatives are not finite.
         """
+        outputs, by_layer, rest = self._parts(x)
+        return outputs, (*chain(*by_layer), *rest)
+
+    def _parts(self, x: Inputs) -> tuple[Tensor, list[list[Factor]], list[Factor]]:
+        """As :meth:`made`, but the factors of each layer, and of the parameters of none."""
         try:
             outputs, by_layer = self._by_rules(x)
         except torch.cuda.OutOfMemoryError:
@@ -120,15 +125,14 @@ class Plan:
                 raise
             raise Unfit(self.layers) from error
         _require_finite([float(outputs.sum())])
-        factors = list(chain(*by_layer))
-        if self.fallback is None and len(outputs) > 1:
-            self.network.require_independent(x, outputs)
-        if self.fallback is not None:
-            rows, alone = self._jacobian(self.fallback, x)
-            _require_finite([float(rows.sum())])
-            self.network.require_same(x, outputs, lambda: alone)
-            factors.append(Direct(rows))
-        return outputs, tuple(factors)
+        if self.fallback is None:
+            if len(outputs) > 1:
+                self.network.require_independent(x, outputs)
+            return outputs, by_layer, []
+        rows, alone = self._jacobian(self.fallback, x)
+        _require_finite([float(rows.sum())])
+        self.network.require_same(x, outputs, lambda: alone)
+        return outputs, by_layer, [Direct(rows)]
 
     def _by_rules(self, x: Inputs) -> tuple[Tensor, list[list[Factor]]]:
         """f, and the factors of every layer that a rule is used for."""
@@ -189,11 +193,12 @@ class Plan:
         if unfit:
             raise Unfit(unfit)
 
-    def _require_right_rules(self, x: Inputs) -> None:
+    def _require_right_rules(
+        self, x: Inputs, outputs: Tensor, by_layer: list[list[Factor]]
+    ) -> None:
         """Refuse layers whose rule makes gradients of another norm than autograd."""
         if not self.layers:
             return
-        outputs, by_layer = self._by_rules(x)
         weights = mixture(outputs, self.num_outputs)
         share = weights[:, : self.num_outputs].T
         expected = self.network.gradient(x, weights)
@@ -291,8 +296,9 @@ def _batches(outputs: Tensor, places: list[Tensor], directions: Tensor) -> bool:
 
 
 def _mixed(weights: Tensor, g: Tensor) -> Tensor:
-    """sum_c U_bc g_cb, ``[B, ...]``, for weights ``[C, B]``."""
-    return (weights.reshape(*weights.shape, *[1] * (g.ndim - 2)) * g).sum(0)
+    """sum_c U_bc g_cb, ``[B, ...]``, for weights ``[C, B]``: in one pass over g."""
+    rows = g.flatten(2).transpose(0, 1)
+    return (weights.T[:, None] @ rows).reshape(g.shape[1:])
 
 
 def _require_finite(numbers: Iterable[float]) -> None:
