@@ -49,6 +49,11 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         ...
         plugin.end_task(model, dataset)
 
+    Of a model in ``DataParallel`` or ``DistributedDataParallel``, the module it wraps is held; of one
+    with another classifier in eval mode, the one that is trained. A network no task could be
+    remembered of is refused before its first step. Plug-ins that change the network when an
+    experience ends (CWR*) come before this one.
+
     Of a stream that comes in parts (``split_online_stream``), up to ten samples for each inducing
     input wait for the end of the experience, drawn evenly from its classes; then the task is made
     of them, each with the weight of those it stands for, and of the network as it is by then. Where
@@ -76,7 +81,8 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         likelihood: ``"classification"``, ``"regression"`` or ``"binary"``; by default what the
             strategy's criterion stands for.
         parameters: what the kernels differentiate: ``"all"`` (but those with
-            ``requires_grad=False``), ``"last_layer"`` or names.
+            ``requires_grad=False``), ``"last_layer"`` or names (of the module that is wrapped, if
+            it is).
         verbose: show a bar while data is absorbed, if it takes long.
 
     Raises:
