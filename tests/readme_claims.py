@@ -119,6 +119,10 @@ def seeds_of_updates() -> str:
     return f"Test NLPD on both halves, mean over {seeds('update')} seeds"
 
 
+def seeds_of_late_labels() -> str:
+    return f"test rows of both, mean over {seeds('update-classes')} seeds"
+
+
 def seeds_of_images() -> str:
     return f"AUROC, mean over {seeds('ood')} seeds"
 
@@ -166,6 +170,7 @@ CLAIMS: tuple[Callable[[], str], ...] = (
     margin,
     untuned_lead,
     seeds_of_updates,
+    seeds_of_late_labels,
     seeds_of_images,
     time_of_images,
     inducing_images,
