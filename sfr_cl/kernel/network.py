@@ -119,9 +119,9 @@ class FrozenNetwork(Frozen):
         if given == self.dtype or given not in TOLERANCE:
             return
         numbers = sum(leaf.numel() for _, leaf in leaves(x))
-        size = max(BOUND, AT_ONCE * length(x) // max(1, numbers))
-        for start in range(0, length(x), size):
-            rows = take(x, slice(start, start + size))
+        count = max(BOUND, AT_ONCE * length(x) // max(1, numbers))
+        for start in range(0, length(x), count):
+            rows = take(x, slice(start, start + count))
             try:
                 expected = self.computed_in(given, rows)
             except DataError:  # parts of it have another precision

@@ -136,7 +136,7 @@ def test_reentrant_checkpoints() -> None:
 
 def flat(values: dict[str, Tensor]) -> Tensor:
     """All numbers, complex ones as their two parts."""
-    real = [torch.view_as_real(v) if v.is_complex() else v for v in values.values()]
+    real = [torch.view_as_real(v.resolve_conj()) if v.is_complex() else v for v in values.values()]
     return torch.cat([v.reshape(-1) for v in real])
 
 
