@@ -142,7 +142,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         self._likelihood = likelihood_of(criterion, likelihood)
         self._num_inducing = whole("num_inducing", num_inducing)
         self._prior_precision = prior_precision
-        self._options = {
+        self._options: dict[str, Any] = {
             "dtype": dtype,
             "batch_size": batch_size,
             "noise_variance": noise_variance,
