@@ -94,6 +94,11 @@ class TaskView(nn.Module):
         """Of its parameters."""
         return dtype_of(self)
 
+    @property
+    def exact(self) -> torch.dtype:
+        """What its kernel is in: of less than single precision, P would have too great a range."""
+        return torch.promote_types(self.dtype, torch.float32)
+
     @torch.no_grad()
     def outputs(self, x: Inputs) -> Tensor:
         """Its values at inputs, as a penalty compares them, ``[B, C]``."""
@@ -125,7 +130,7 @@ class Head:
         label: int | None,
         x: Inputs,
         parameters: Parameters = "all",
-        dtype: torch.dtype = torch.float64,
+        dtype: torch.dtype | None = None,
     ) -> Head:
         """The head of a task label.
 
@@ -137,10 +142,11 @@ class Head:
             label: a task label, for a model that takes one.
             x: some inputs.
             parameters: those the copy is differentiated by, as the model names them.
-            dtype: precision of the copy.
+            dtype: precision of the copy; ``None`` for :attr:`TaskView.exact`.
         """
         own = TaskView.parameters_of(parameters)
-        network = FrozenNetwork(TaskView(model, label), own, dtype)
+        view = TaskView(model, label)
+        network = FrozenNetwork(view, own, view.exact if dtype is None else dtype)
         rows = network.prepare(take(x, slice(0, BOUND)))
         generator = torch.Generator().manual_seed(0)
 

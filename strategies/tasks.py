@@ -25,7 +25,7 @@ from sfr_cl.data.batches import Batches
 from sfr_cl.data.inputs import Inputs, leaves, length, take
 from sfr_cl.errors import DataError, MismatchError, SFRWarning
 from sfr_cl.inducing import Selector, choose, empty_state
-from sfr_cl.kernel.network import FrozenNetwork, Parameters, dtype_of
+from sfr_cl.kernel.network import FrozenNetwork, Parameters
 
 from .experiences import BATCH, Pairs
 from .models import Head, TaskView, narrowed
@@ -56,12 +56,12 @@ class Recipe:
 
     def head(self, label: int | None, x: Inputs) -> Head:
         """The head of a task label, in double precision where it is to predict."""
-        dtype = torch.float64 if self.predictive else dtype_of(self.model)
+        dtype = torch.float64 if self.predictive else None
         return Head.of(self.model, label, x, self.parameters, dtype)
 
     def frozen(self, view: TaskView) -> FrozenNetwork:
         """A copy of the model as a task sees it."""
-        return FrozenNetwork(view, TaskView.parameters_of(self.parameters), view.dtype)
+        return FrozenNetwork(view, TaskView.parameters_of(self.parameters), view.exact)
 
     def penalty_state(self, network: FrozenNetwork, z: Inputs) -> State:
         """The state whose site parameters are the penalty's, without data.

@@ -84,7 +84,8 @@ def as_trained(model: Any) -> Callable[[Tensor], Tensor]:
         return lambda x: model.train_classifier(model.feature_extractor(x))
     if isinstance(model, SCRModel):
         return lambda x: model.train_classifier(nn.functional.normalize(model.feature_extractor(x)))
-    return lambda x: getattr(model, "module", model)(x)
+    wrapped: Callable[[Tensor], Tensor] = getattr(model, "module", model)
+    return wrapped
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Labelled]]] = {
