@@ -49,8 +49,8 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
         ...
         plugin.end_task(model, dataset)
 
-    Of a model in ``DataParallel`` or ``DistributedDataParallel``, the module it wraps is held; of one
-    with another classifier in eval mode, the one that is trained. A network no task could be
+    Of a model in ``DataParallel`` or ``DistributedDataParallel``, the module it wraps is held; of
+    one with another classifier in eval mode, the one that is trained. A network no task could be
     remembered of is refused before its first step. Plug-ins that change the network when an
     experience ends (CWR*) come before this one.
 

@@ -550,11 +550,32 @@ def test_an_input_without_derivative_is_refused_later() -> None:
 
 
 def test_layers_that_are_not_registered_are_refused() -> None:
-    network = nn.Sequential(nn.Linear(4, 2))
-    network.register_forward_hook(lambda _module, inputs, output: output + network[0](*inputs))
+    network, other = nn.Sequential(nn.Linear(4, 2)), nn.Linear(4, 2)
+    network.register_forward_hook(lambda _module, inputs, output: output + other(*inputs))
     x, y = vectors(), torch.arange(ROWS) % 2
     with pytest.raises(ArgumentError, match="its own parameters only"):
         SFRPosterior(network, "classification", inducing=x[:8]).fit((x, y))
+
+
+def test_hooks_use_the_copy_where_they_used_the_network() -> None:
+    """Their closures hold the network, which is trained on, and what it keeps between layers."""
+    network = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+
+    def keep(_module: nn.Module, _inputs: tuple[Tensor], output: Tensor) -> None:
+        network.first = output
+
+    def add(_module: nn.Module, _inputs: tuple[Tensor], output: Tensor) -> Tensor:
+        return output + network[2](network.first.sin())
+
+    network[0].register_forward_hook(keep)
+    network.register_forward_hook(add)
+    x = vectors()
+    expected = exact(network, x, x)
+    kernel = kernel_of(network, x)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(1.0)
+    torch.testing.assert_close(kernel.gram(x), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_hooks_that_change_gradients_have_no_part_in_derivatives() -> None:
