@@ -396,6 +396,8 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         """Refuse, before training, a network there can be no posterior of, by making one."""
         for label in task_labels(self.model, dataset):
             rows = first_rows(dataset, label, of_classes=self._of_classes)
+            if not len(Head.of(self.model, label, rows[0]).active):
+                continue  # a derivative of zero where training starts tells nothing yet
             classes = max(classes_of(dataset)) + 1 if self._of_classes else 0
             with without_warnings(), suppress(FactorizationError):
                 self._empty([rows], label, classes, count=len(rows[1])).update(rows)

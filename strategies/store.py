@@ -182,6 +182,8 @@ class TaskStore:
             if (label, structure) in self._tried:
                 continue
             rows = first_rows(dataset, label, of_classes=recipe.of_classes)
+            if not len(recipe.head(label, rows[0]).active):
+                continue  # a derivative of zero where training starts tells nothing yet
             with torch.random.fork_rng(), without_warnings(), suppress(FactorizationError):
                 self._remember(replace(recipe, verbose=False), label, [rows])
             others = {tried for tried in self._tried if tried[0] != label}

@@ -131,6 +131,25 @@ def test_a_criterion_of_no_known_likelihood(criterion: Callable[[], Any]) -> Non
         check_refusal(call, model.state_dict, message=f"got {criterion.__name__}: say likelihood=")
 
 
+@pytest.mark.parametrize("inducing", ["class_balanced", "greedy"])
+def test_a_derivative_of_zero_where_training_starts_is_no_reason(inducing: str) -> None:
+    """A head of zeros gives the layers below none."""
+    model = single_head()
+    nn.init.zeros_(model[1].weight)
+    strategy = SFR(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), 0.05),
+        num_inducing=10,
+        inducing=inducing,
+        parameters=["0.1.weight"],
+        train_mb_size=8,
+        evaluator=silent(),
+        verbose=False,
+    )
+    strategy.train(class_benchmark().train_stream[0])
+    assert len(strategy.sfr.tasks) == 1
+
+
 class Changing(DynamicModule):  # type: ignore[misc]
     """A head that returns a tuple once classes have come it does not know."""
 
