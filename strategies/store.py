@@ -272,8 +272,7 @@ class TaskStore:
         for label in dict.fromkeys(tasks[i].label for i in chosen):
             group = [i for i in chosen if tasks[i].label == label]
             view = TaskView(model, label)
-            inputs = [tasks[i].penalty.like(view).z for i in group]
-            parts = _values(view, inputs)
+            parts = _values(view, [tasks[i].penalty.like(view).z for i in group])
             known = self._heads.get(label)
             if known is None or parts[0].shape[1] != known.outputs.shape[1]:
                 self.update_heads(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -57,7 +57,7 @@ class Penalty:
             precision = precision[observed]
         return Penalty(basis.z, targets, observed, precision)
 
-    @property
+    @cached_property
     def unobserved(self) -> Tensor:
         """Indices of the outputs that no data has observed: the identity holds them."""
         free = torch.ones(self.targets.shape[1], dtype=torch.bool, device=self.observed.device)

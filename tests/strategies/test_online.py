@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sfr_cl.strategies import SFR, SFRPlugin, tasks
 from sfr_cl.strategies.sample import Sample
-from sfr_cl.testing.streams import class_benchmark, online, silent, single_head
+from sfr_cl.testing.streams import Growing, class_benchmark, online, silent, single_head
 from support.plugins import moved, plugin, task
 
 
@@ -144,3 +144,29 @@ def test_early_and_late_samples_are_as_likely() -> None:
     assert rows.mean().item() == pytest.approx(99.5, abs=5)
     first = (rows < 50).double().mean().item()
     assert first == pytest.approx(0.25, abs=0.04)
+
+
+def test_units_that_become_active_within_a_head_are_held() -> None:
+    """Its size and its weights' shapes stay: only what the masked units give tells."""
+    model = Growing()
+    strategy = SFR(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), 0.0),
+        num_inducing=8,
+        evaluator=silent(),
+        train_mb_size=10,
+        verbose=False,
+    )
+    units = []
+    for part in online(class_benchmark(order=[4, 5, 0, 1, 2, 3]), 20):
+        strategy.train(part)
+        units.append([task.units.tolist() for task in strategy.sfr.tasks])
+    assert units == [
+        [],
+        [],
+        [[4, 5, 0]],
+        [[4, 5, 0, 1]],
+        [[4, 5, 0, 1, 2], [0, 1, 4, 5, 2]],
+        [[4, 5, 0, 1, 2, 3], [0, 1, 4, 5, 2, 3]],
+    ]
+    assert strategy.sfr.penalty(model).item() == pytest.approx(0, abs=1e-8)
