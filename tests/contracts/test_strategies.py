@@ -119,6 +119,19 @@ class DriftsOnce(Drifting):
         self.drifted = True
 
 
+class Boasting(Naive):  # type: ignore[misc] # Avalanche ships no types
+    """Reports better metrics than it has."""
+
+    def eval(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        found = super().eval(*args, **kwargs)
+        return {name: 0.9 * value for name, value in found.items()}
+
+
+def test_metrics_that_are_not_those_of_its_predictions_are_found() -> None:
+    with pytest.raises(AssertionError, match="computed by hand, got"):
+        check_strategy(Boasting, ["class"])
+
+
 @pytest.mark.parametrize(
     ("plugin", "message"),
     [

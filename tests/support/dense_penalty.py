@@ -207,6 +207,7 @@ class DenseHistory:
         """
         takes_labels = is_multi_task_module(model)
         labels = sorted({int(row[-1]) for row in rows}) if takes_labels else [None]
+        assert len(labels) == len(inducing), "a task's inducing inputs are chosen once"
         for label, z in zip(labels, inducing, strict=True):
             own = [row for row in rows if label is None or int(row[-1]) == label]
             x, y = (torch.stack([torch.as_tensor(row[i]) for row in own]) for i in (0, 1))
