@@ -26,6 +26,7 @@ from support.dense_penalty import MASKED, Chosen, DenseHistory, Labelled, Scales
 from support.dense_posterior import DenseSites, moments
 
 TAU = 0.7
+NUM_INDUCING = 8
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +67,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def strategy_of(name: str, stream: Stream, options: dict[str, Any]) -> Any:
     model = stream.model()
     return MAKERS[name](
-        {"num_inducing": 8, "tau": TAU, "verbose": False, **options},
+        {"num_inducing": NUM_INDUCING, "tau": TAU, "verbose": False, **options},
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), 0.1),
         criterion=stream.criterion,
@@ -140,6 +141,7 @@ def run_of(name: str, option: str, kind: str) -> Run:
     chosen = Chosen(random if stream.is_regression else class_balanced)
     strategy = strategy_of(name, stream, {**OPTIONS[option], "inducing": chosen})
     history = DenseHistory(
+        NUM_INDUCING,
         names=of_last_layer if option == "last layer" else None,
         identity=option == "identity",
         consolidated=option == "consolidated",
@@ -319,15 +321,15 @@ def test_metrics_are_those_of_what_predicts(option: str, kind: str) -> None:
     """The network itself, or the posterior of all tasks at its weights, from dense kernels."""
     stream = STREAMS[kind]()
     seed_everything()
-    chosen = Chosen(random if stream.is_regression else class_balanced)
-    strategy = strategy_of("SFR", stream, {**OPTIONS[option], "inducing": chosen})
+    strategy = strategy_of("SFR", stream, OPTIONS[option])
     model, plugin = strategy.model, plugin_of(strategy)
     sites: dict[int | None, list[DenseSites]] = {}
     known: dict[int | None, set[int]] = {}
     for experience in stream.experiences:
         strategy.train(experience)
         rows = rows_of(experience)
-        for label, z in zip(labels_of(model, rows), chosen.take(), strict=True):
+        for label in labels_of(model, rows):
+            z = next(task.z for task in reversed(plugin.tasks) if task.label == label)
             x, y = samples(rows, label)
             network = Labelled(model, label, active(model, label, x))
             names = [name for name, _ in network.named_parameters()]

@@ -178,10 +178,16 @@ class Chosen:
         return found
 
 
+def _shared(some: Tensor, others: Tensor) -> bool:
+    """Whether two batches have a row in common."""
+    return any(bool((others == row).flatten(1).all(1).any()) for row in some)
+
+
 @dataclass
 class DenseHistory:
     """What holds a model, from all it has learned, task by task."""
 
+    num_inducing: int
     names: Names | None = None
     """The parameters the kernels differentiate; by default all."""
     identity: bool = False
@@ -202,11 +208,16 @@ class DenseHistory:
         Args:
             model: at the weights it has learned.
             rows: its data.
-            inducing: its inducing inputs, by task label if the model takes one.
+            inducing: its inducing inputs, by task label if the model takes one. Others may be among
+                them, chosen to see whether a task could be remembered: none of these is kept.
             kept: label and inducing inputs of all that holds the model now.
         """
         takes_labels = is_multi_task_module(model)
         labels = sorted({int(row[-1]) for row in rows}) if takes_labels else [None]
+        every = torch.cat([z for _, z in kept])
+        inducing = [
+            z for z in inducing if len(z) == min(self.num_inducing, len(rows)) and _shared(z, every)
+        ]
         assert len(labels) == len(inducing), "a task's inducing inputs are chosen once"
         for label, z in zip(labels, inducing, strict=True):
             own = [row for row in rows if label is None or int(row[-1]) == label]
