@@ -58,10 +58,12 @@ def blobs(seed: int, rows: int = ROWS, classes: int = CLASSES) -> tuple[Tensor, 
     return (centres[y] + noise).reshape(-1, 1, 2, 2), y
 
 
-def class_benchmark(*, task_labels: bool = False, order: list[int] | None = None) -> Any:
+def class_benchmark(
+    *, task_labels: bool = False, order: list[int] | None = None, rows: int = ROWS
+) -> Any:
     """Three experiences of two classes each, old style: batches (x, y, t)."""
     return nc_benchmark(
-        Labelled(*blobs(1)),
+        Labelled(*blobs(1, rows)),
         Labelled(*blobs(2)),
         3,
         task_labels=task_labels,
@@ -121,10 +123,10 @@ def repeated(benchmark: Any) -> list[Any]:
 
 
 def blurred(benchmark: Any, size: int = 20) -> list[Any]:
-    """The training stream in parts whose classes overlap with those of the next."""
+    """Nine parts of the training stream; at its boundaries two experiences share a part."""
     torch.manual_seed(0)
     stream = split_continuous_linear_decay_stream(
-        benchmark.train_stream, size, iters_per_virtual_epoch=4, beta=0.5, shuffle=False
+        benchmark.train_stream, size, iters_per_virtual_epoch=3, beta=3, shuffle=True
     )
     return list(stream)
 
@@ -218,7 +220,7 @@ STREAMS: dict[str, Callable[[], Stream]] = {
         epochs=1,
         boundaries=False,
     ),
-    "blurred": lambda: _stream(class_benchmark(), split=blurred, epochs=1, boundaries=False),
+    "blurred": lambda: _stream(class_benchmark(rows=40), split=blurred, epochs=1, boundaries=False),
     "regression": lambda: _stream(
         regression_benchmark(), lambda: single_head(1), criterion=nn.MSELoss()
     ),
