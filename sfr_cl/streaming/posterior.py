@@ -257,7 +257,8 @@ class StreamingPosterior:
 
         Inducing inputs that the stream chose, or a posterior's selector, and that equal one of the
         samples are dropped too; see :meth:`SFRPosterior.forget`. A file saved after has none of
-        these rows: save again, also with :class:`~sfr_cl.streaming.Autosave`.
+        these rows: save again, also with :class:`~sfr_cl.streaming.Autosave`. Where samples are
+        stored, in a window, one that equals them and was not forgotten stays.
 
         Args:
             x: inputs, the batch first.
