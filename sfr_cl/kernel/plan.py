@@ -296,9 +296,12 @@ def _batches(outputs: Tensor, places: list[Tensor], directions: Tensor) -> bool:
 
 
 def _mixed(weights: Tensor, g: Tensor) -> Tensor:
-    """sum_c U_bc g_cb, ``[B, ...]``, for weights ``[C, B]``: in one pass over g."""
-    rows = g.flatten(2).transpose(0, 1)
-    return (weights.T[:, None] @ rows).reshape(g.shape[1:])
+    """sum_c U_bc g_cb, ``[B, ...]``, for weights ``[C, B]``: one pass over g, which may be large."""
+    weights = weights.reshape(*weights.shape, *[1] * (g.ndim - 2))
+    total = weights[0] * g[0]
+    for weight, part in zip(weights[1:], g[1:], strict=True):
+        total.addcmul_(weight, part)
+    return total
 
 
 def _require_finite(numbers: Iterable[float]) -> None:
