@@ -249,7 +249,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
             require_samples(data.dataset)
             labels = task_labels(self.model, data.dataset)
             return {label: ExperienceData(data.dataset, label) for label in labels}
-        if (task_label is not None) != is_multi_task_module(self.model):
+        if (task_label is not None) != is_multi_task_module(unwrapped(self.model)):
             raise ArgumentError(
                 "expected a task label for a model that takes them, and none for others, got "
                 + ("none" if task_label is None else repr(task_label))
