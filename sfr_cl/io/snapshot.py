@@ -117,10 +117,13 @@ def restore(
     forecast = None
     if (stored := values.get("forecast")) is not None:
         forecast = Forecast(
-            _tensor(tensors, "forecast.coefficients", [num_outputs, size], torch.float64).to(
-                device
+            *(
+                _tensor(tensors, f"forecast.{name}", shape, torch.float64).to(device, copy=True)
+                for name, shape in (
+                    ("coefficients", [num_outputs, size]),
+                    ("seen", [num_outputs]),
+                )
             ),
-            _tensor(tensors, "forecast.seen", [num_outputs], torch.float64).to(device),
             positive("prior_precision", part(stored, "prior_precision", float)),
             positive("learned_at", part(stored, "learned_at", float)),
         )

@@ -270,7 +270,7 @@ class Relinearized:
     >>> stream.learn_many(x, y)
     >>> cost = stream.relinearize(new, data=(x, y))
     >>> f"{cost.divergence:.3f} nats, NLPD {cost.nlpd_before:.2f}, then {cost.nlpd_after:.1f}"
-    '0.002 nats, NLPD 0.12, then 0.1'
+    '0.002 nats, NLPD 0.14, then 0.1'
     """
 
     divergence: float | None
