@@ -60,6 +60,12 @@ class Sample:
         """The classes that arrived; none where targets are no classes."""
         return frozenset(label for label, _ in self.arrived) if self.of_classes else frozenset()
 
+    @property
+    def seed(self) -> int:
+        """Of what is drawn at random to look at it before its end, twice the same."""
+        _, _, keys = self.parts[0]
+        return int(2**31 * float(keys[0]))
+
     def with_more(self, pairs: Pairs) -> Sample:
         """With more that arrived."""
         arrived, parts = dict(self.arrived), list(self.parts)

@@ -315,11 +315,11 @@ class TaskStore:
     def with_unfinished(self, recipe: Recipe) -> list[Task]:
         """All tasks, with what has arrived of an unfinished one; nothing is changed."""
         self._require_heads(recipe.model)
-        with torch.random.fork_rng():
-            waiting = [
-                self._remember(recipe, label, sample.weighted())
-                for label, sample in self._waiting.items()
-            ]
+        waiting = []
+        for label, sample in self._waiting.items():
+            with torch.random.fork_rng():
+                torch.manual_seed(sample.seed)
+                waiting.append(self._remember(recipe, label, sample.weighted()))
         return [*self._kept, *waiting]
 
 

@@ -160,13 +160,7 @@ def test_units_that_become_active_within_a_head_are_held() -> None:
     units = []
     for part in online(class_benchmark(order=[4, 5, 0, 1, 2, 3]), 20):
         strategy.train(part)
-        units.append([task.units.tolist() for task in strategy.sfr.tasks])
-    assert units == [
-        [],
-        [],
-        [[4, 5, 0]],
-        [[4, 5, 0, 1]],
-        [[4, 5, 0, 1, 2], [0, 1, 4, 5, 2]],
-        [[4, 5, 0, 1, 2, 3], [0, 1, 4, 5, 2, 3]],
-    ]
+        units.append([sorted(task.units.tolist()) for task in strategy.sfr.tasks])
+    four, six = [0, 1, 4, 5], [0, 1, 2, 3, 4, 5]
+    assert units == [[], [], [four], [four], [six, six], [six, six]]
     assert strategy.sfr.penalty(model).item() == pytest.approx(0, abs=1e-8)
