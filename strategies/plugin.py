@@ -43,7 +43,8 @@ class SFRPlugin(SupervisedPlugin):  # type: ignore[misc] # Avalanche ships no ty
 
     with P = K^-1 B_u K^-1 for the classes task t has seen, and the identity for the others. Batch
     norm normalises Z_t by its own statistics there, so that running ones may drift. It composes
-    with any strategy and with other plug-ins. In a custom training loop, :meth:`penalty` goes into the loss, and :meth:`end_task` follows the training of a task::
+    with any strategy and with other plug-ins. In a custom training loop, :meth:`penalty` goes into
+    the loss, and :meth:`end_task` follows the training of a task::
 
         loss = criterion(model(x), y) + plugin.penalty(model)
         ...

@@ -191,7 +191,7 @@ class TaskStore:
 
     def require_inducing(self, model: nn.Module, dataset: Any) -> None:
         """Refuse, before training, more classes of a head than it has inducing inputs."""
-        if self.inducing in WITHOUT_DATA:
+        if isinstance(self.inducing, str) and self.inducing in WITHOUT_DATA:
             return
         waiting = [sample.classes for sample in self._waiting.values()]
         classes, heads = classes_of(dataset).union(*waiting), 1

@@ -40,8 +40,9 @@ def check_strategy(
     """Check a strategy on small streams.
 
     It trains on each and is evaluated; all metrics must be finite, and those computed by hand from
-    what it predicted. Evaluating once more must give the same and leave the weights alone. Saved halfway and loaded into another object made by
-    ``make``, it must end where the one that was never stopped does.
+    what it predicted. Evaluating once more must give the same and leave the weights alone. Saved
+    halfway and loaded into another object made by ``make``, it must end where the one that was
+    never stopped does.
 
     Args:
         make: called with ``model``, ``optimizer``, ``criterion``, ``train_mb_size``,
@@ -149,7 +150,7 @@ def check_evaluation(strategy: Any, stream: Stream) -> dict[str, float]:
 
 @contextlib.contextmanager
 def witnessed(strategy: Any) -> Iterator[Witness]:
-    """Write down what a strategy predicts; the last of its plug-ins, it sees what all others did."""
+    """Write down what a strategy predicts, after all its plug-ins."""
     witness = Witness()
     strategy.plugins.append(witness)
     try:
