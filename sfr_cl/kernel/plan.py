@@ -296,7 +296,7 @@ def _batches(outputs: Tensor, places: list[Tensor], directions: Tensor) -> bool:
 
 
 def _mixed(weights: Tensor, g: Tensor) -> Tensor:
-    """sum_c U_bc g_cb, ``[B, ...]``, for weights ``[C, B]``, in one pass over g."""
+    """sum_c U_bc g_cb, ``[B, ...]``, for weights ``[C, B]``: one pass over g, and no copy of it."""
     weights = weights.reshape(*weights.shape, *[1] * (g.ndim - 2))
     total = weights[0] * g[0]
     for weight, part in zip(weights[1:], g[1:], strict=True):
