@@ -138,4 +138,6 @@ def forecast(state: State, before: Forecast | None) -> Forecast:
         count = before.learned_at
     else:
         solved = Solved.of(state)
-    return Forecast(solved.coefficients, state.sums.seen, solved.prior_precision, count)
+    # In the layout that a file gives it: products of another one are rounded differently.
+    coefficients = solved.coefficients.contiguous()
+    return Forecast(coefficients, state.sums.seen, solved.prior_precision, count)
