@@ -116,14 +116,14 @@ def restore(
     )
     forecast = None
     if (stored := values.get("forecast")) is not None:
+        shapes = {"coefficients": [num_outputs, size], "seen": [num_outputs]}
+        coefficients, seen = (
+            _tensor(tensors, f"forecast.{name}", shape, torch.float64).to(device, copy=True)
+            for name, shape in shapes.items()
+        )
         forecast = Forecast(
-            *(
-                _tensor(tensors, f"forecast.{name}", shape, torch.float64).to(device, copy=True)
-                for name, shape in (
-                    ("coefficients", [num_outputs, size]),
-                    ("seen", [num_outputs]),
-                )
-            ),
+            coefficients,
+            seen,
             positive("prior_precision", part(stored, "prior_precision", float)),
             positive("learned_at", part(stored, "learned_at", float)),
         )
