@@ -62,15 +62,13 @@ class Solved:
     def _at(state: State, natural: Natural, delta: float, likelihood: Likelihood) -> Solved:
         natural = natural.with_noise(likelihood.noise_scale)
         precision = Precision(natural.weight, delta)
-        vectors = natural.mean_vectors(state.spec.mean)
-        if state.spec.mean != "dual":
-            vectors = precision.whiten_vectors(vectors)
+        vectors = _solved_for(natural, precision, state.spec.mean)
         return Solved(state, natural, likelihood, precision, vectors)
 
     def grown(self, state: State) -> Solved:
         """With classes that no datum has observed: W, and so delta and the factor, are the same."""
         natural = Natural.of(state)
-        vectors = self.precision.whiten_vectors(natural.mean_vectors(state.spec.mean))
+        vectors = _solved_for(natural, self.precision, state.spec.mean)
         return replace(self, state=state, natural=natural, vectors=vectors)
 
     @property
@@ -210,6 +208,12 @@ class Sweep:
             inverse = 1 / delta if self.state.spec.mean == "dual" else self._inverses[:, :, index]
             mean = _mean(self.state, rotated, self._vectors / noise * inverse)
             yield mean, _variance(self.state, rotated, within[:, :, index], delta)
+
+
+def _solved_for(natural: Natural, precision: Precision, mean: str) -> Tensor:
+    """:attr:`Solved.vectors`."""
+    vectors = natural.mean_vectors(mean)
+    return vectors if mean == "dual" else precision.whiten_vectors(vectors)
 
 
 def _as_column(noise: Noise | None, like: Tensor) -> Tensor:

@@ -76,6 +76,15 @@ def test_a_prediction_without_variance_is_the_mean_of_f(name: str, dtype: torch.
     assert torch.allclose(found, expected, atol=1e-10 if dtype == torch.float64 else 1e-3)
 
 
+@pytest.mark.parametrize("name", OPTIONS)
+def test_as_many_outputs_as_there_are_change_nothing(name: str) -> None:
+    posterior, x = fitted(**OPTIONS[name]), inputs(30, seed=7)
+    before = posterior.predict_f(x)
+    after = posterior.grow_outputs(posterior.num_outputs).predict_f(x)
+    assert torch.allclose(after.mean, before.mean, rtol=1e-12)
+    assert torch.allclose(after.variance, before.variance, rtol=1e-12)
+
+
 def test_many_predictions_solve_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the order of M^2 for each input: features would be a triangular solve."""
     posterior = SFRPosterior(mlp(), "classification", inducing=inputs(20)).fit(data())
