@@ -22,12 +22,10 @@ from sfr_cl.errors import DataError, SFRError, first_line
 class _OfTargets(Distribution):
     """Values are targets as ``fit`` takes them, or samples, with further dimensions in front."""
 
+    _read: ClassVar[staticmethod[[Tensor, int], Tensor]]
+    """Targets of some number of outputs, checked."""
     _parameter: ClassVar[str]
     """Of shape ``[B, C]``."""
-
-    @staticmethod
-    def _read(y: Tensor, num_outputs: int) -> Tensor:
-        raise NotImplementedError
 
     def log_prob(self, value: Any) -> Tensor:
         """Of the shape of ``value``."""

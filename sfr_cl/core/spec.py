@@ -39,7 +39,7 @@ class Spec:
     linearize_at: str
     dtype: torch.dtype
     prior_precision: float | None = None
-    """delta; ``None``: the default, which is learned where the likelihood has a noise."""
+    """delta; ``None``: the default, which is learned of regression and of classes at the prior."""
     logit_scale: float | None = None
     """What logits are multiplied with; ``None``: the default, which is learned at the prior."""
     num_outputs: int | None = None

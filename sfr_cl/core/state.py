@@ -152,7 +152,7 @@ class State:
     def sums_of(
         self, batches: Pairs, look: Callable[[Inputs], object] = lambda _: None
     ) -> DualSums:
-        """The sums of some data: the one path by which data enters or leaves.
+        """The sums of some data, which may enter, or leave.
 
         Args:
             batches: the data.

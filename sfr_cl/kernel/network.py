@@ -236,8 +236,8 @@ class FrozenNetwork(Frozen):
         if not self._close(second, first):
             raise ArgumentError(
                 "expected a network that gives the same outputs each time, got one that keeps "
-                "something between calls in eval mode: let forward start anew, or update only "
-                "in train mode"
+                "something between calls in eval mode: let forward keep nothing, or update only in "
+                "train mode"
             )
         raise ArgumentError(
             "expected a network that treats every input by itself, got outputs that depend on the "

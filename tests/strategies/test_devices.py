@@ -105,7 +105,7 @@ def test_checkpoint(name: str) -> None:
 
 @pytest.mark.parametrize("data_on", ["cpu", "meta"])
 def test_training_loop(data_on: str) -> None:
-    """The plug-in in a training loop of one's own."""
+    """The plug-in in a custom training loop."""
 
     def given(on: Place, *classes: int) -> TensorDataset:
         there = Place("cpu") if on.type == "cpu" else Place(data_on)

@@ -131,7 +131,7 @@ def test_inputs_in_parts_are_absorbed_as_those_in_one() -> None:
 
 
 class OfDictionaries(Naive):  # type: ignore[misc]
-    """How Avalanche is used with such: by a strategy of one's own."""
+    """How Avalanche is used with such: by a strategy that they write."""
 
     mb_x = property(lambda self: self.mbatch["features"])
     mb_y = property(lambda self: self.mbatch["labels"])
