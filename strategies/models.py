@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +19,7 @@ from sfr_cl.kernel.network import (
     dtype_of,
     run,
 )
-from sfr_cl.kernel.passes import own_statistics
+from sfr_cl.kernel.passes import own_statistics, untouched
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -39,19 +37,6 @@ def require_graph(model: nn.Module) -> None:
             "each task: the penalty needs heads that the mini-batch leaves out, which it can't "
             "synchronise; train the model without the wrapper"
         )
-
-
-@contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Give every module the attributes it had: some keep the features of their last mini-batch."""
-    kept = [(vars(part), dict(vars(part))) for part in model.modules()]
-    try:
-        yield
-    finally:
-        for attributes, old in kept:
-            for name in attributes.keys() - old.keys():
-                del attributes[name]
-            attributes.update(old)
 
 
 class TaskView(nn.Module):

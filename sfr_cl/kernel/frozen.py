@@ -17,7 +17,7 @@ from torch.func import functional_call
 from sfr_cl.data.inputs import Inputs, length, prepare, take, tree_map
 from sfr_cl.errors import DataError
 from sfr_cl.kernel.copies import cast_dtype, cast_module, copied
-from sfr_cl.kernel.passes import alone, as_matrix, asking, no_lost_gradients, run
+from sfr_cl.kernel.passes import alone, as_matrix, asking, no_lost_gradients, run, untouched
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 """How far two ways to compute the same may be apart, relative to its size."""
@@ -127,17 +127,11 @@ class Frozen:
             x: inputs.
             values: parameters and buffers by name, instead of the module's.
         """
-        kept = [(vars(part), dict(vars(part))) for part in self.module.modules()]
-        try:
+        with untouched(self.module):
             if not values and not self._changing:
                 return cast(Tensor, self.module(x))
             every = self._everywhere(values or {})
             return cast(Tensor, functional_call(self.module, every, (x,), tie_weights=False))
-        finally:
-            for attributes, old in kept:
-                for name in attributes.keys() - old.keys():
-                    del attributes[name]
-                attributes.update(old)
 
     def _everywhere(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """Values by every name that tied tensors have, but one for each module.

@@ -115,6 +115,19 @@ def eval_mode(network: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+@contextmanager
+def untouched(network: nn.Module) -> Iterator[None]:
+    """Give every module the attributes it had: some keep the features of their last mini-batch."""
+    kept = [(vars(part), dict(vars(part))) for part in network.modules()]
+    try:
+        yield
+    finally:
+        for attributes, old in kept:
+            for name in attributes.keys() - old.keys():
+                del attributes[name]
+            attributes.update(old)
+
+
 def batch_norms(network: nn.Module) -> list[_BatchNorm]:
     """The layers that normalise by running statistics, once they are evaluated."""
     return [part for part in network.modules() if isinstance(part, _BatchNorm)]
