@@ -92,6 +92,7 @@ def test_a_refused_sample_leaves_no_label() -> None:
 
 
 def test_a_custom_network() -> None:
+    torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Linear(2, 9), torch.nn.ReLU(), torch.nn.Linear(9, 3))
     model = StreamingClassifier(network=network, inducing=6)
     table = pd.DataFrame({"b": [0.0, 1.0, 2.0, 3.0], "a": [1.0, 1.0, 0.0, 0.0]})

@@ -42,7 +42,7 @@ def test_shared_options_are_parsed_alike(command: argparse.Namespace) -> None:
         ("stream.names.DATA", "stream.data.LOADERS"),
         ("stream.names.METHODS", "stream.methods.METHODS"),
         ("uci.names.DATA", "uci.data.SETS"),
-        ("update.names.DATA", "update.data.FEATURES"),
+        ("update.names.REGRESSION", "update.data.FEATURES"),
     ],
 )
 def test_names_are_those_of_what_is_made(names: str, made: str) -> None:
