@@ -138,6 +138,5 @@ def forecast(state: State, before: Forecast | None) -> Forecast:
         count = before.learned_at
     else:
         solved = Solved.of(state)
-    # In the layout that a file gives it: products of another one are rounded differently.
-    coefficients = solved.coefficients.contiguous()
+    coefficients = solved.coefficients.contiguous()  # as a file gives them: products round alike
     return Forecast(coefficients, state.sums.seen, solved.prior_precision, count)
