@@ -170,6 +170,14 @@ class Monitor:
             return self
         return replace(self, calibration=self.calibration.chosen(state))
 
+    def merged(self, other: Monitor, state: State) -> Monitor:
+        """Calibrated by the scores of another one too, of samples in one state."""
+        mine, theirs = self.calibration, other.calibration
+        if mine is None or theirs is None:
+            return self
+        both = replace(mine, scores=mine.scores + theirs.scores)
+        return replace(self, calibration=both.chosen(state))
+
     def after(self, solved: Solved, batch: Batch, n_seen: int) -> Monitor:
         """Samples that come next, after ``n_seen`` others, predicted by a solved posterior."""
         y, link = batch.samples.y, solved.state.spec.link

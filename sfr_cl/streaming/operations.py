@@ -238,8 +238,14 @@ def merged(stream: StreamState, other: StreamState) -> StreamState:
     totals, exact_since = mine + theirs, stream.exact_since
     if other.exact_since > -math.inf:  # theirs are forgotten by the moment they were merged at
         exact_since = _no_later_than(max(stream.clock, now))
-    return stream.changed(
+    state = replace(
         stream.state.with_sums(totals.sums, reference),
+        scores=stream.state.scores + other.state.scores,
+        bound=stream.state.bound + other.state.bound,
+    )
+    return stream.changed(
+        state,
+        monitor=stream.monitor.merged(other.monitor, state),
         residual=totals.residual,
         clock=max(stream.clock, now),
         now=now,

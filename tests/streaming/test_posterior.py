@@ -306,6 +306,29 @@ def test_merging_trained_workers_is_that_of_their_posteriors() -> None:
     torch.testing.assert_close(one.predict_f(x).mean, expected.predict_f(x).mean)
 
 
+def test_merged_streams_are_as_confident_either_way() -> None:
+    (x, y), streams = samples(rows=60), []
+    for order in (1, -1):
+        one, other = parts = stream(), stream()
+        for live, rows in zip(parts, (slice(0, 40), slice(40, 60)), strict=True):
+            live.learn_many(x[rows], y[rows])
+        alone = {live.logit_scale for live in parts}
+        one, other = parts[::order]
+        one.merge(other)
+        assert one.logit_scale not in alone
+        streams.append(one)
+    assert streams[0].logit_scale == pytest.approx(streams[1].logit_scale, rel=1e-12)
+
+
+def test_what_trained_data_says_of_a_scale_is_merged() -> None:
+    x, y = samples(rows=60)
+    y = y[torch.randperm(60, generator=torch.Generator().manual_seed(0))]  # nothing to be sure of
+    posteriors = [posterior().fit((x[rows], y[rows])) for rows in (slice(0, 40), slice(40, 60))]
+    one, other = (StreamingPosterior(each) for each in posteriors)
+    one.merge(other)
+    assert one.logit_scale == pytest.approx((posteriors[0] + posteriors[1]).logit_scale)
+
+
 def test_outputs_that_can_not_grow_are_refused_before_anything_was_learned() -> None:
     fixed = StreamingPosterior(
         SFRPosterior(mlp(), "classification", inducing=8, output_kernel="per_output")
