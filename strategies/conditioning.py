@@ -21,7 +21,7 @@ from sfr_cl.core.absorb import Absorption
 from sfr_cl.core.spec import Spec
 from sfr_cl.data.arguments import whole
 from sfr_cl.data.batches import Batches
-from sfr_cl.data.inputs import length, take
+from sfr_cl.data.inputs import Inputs, length, take
 from sfr_cl.errors import ArgumentError, DataError, FactorizationError
 from sfr_cl.inducing import Selector, empty_state
 from sfr_cl.kernel.network import FrozenNetwork, Parameters, as_matrix, named, require_float64
@@ -396,11 +396,14 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         """Refuse, before training, a network there can be no posterior of, by making one."""
         for label in task_labels(self.model, dataset):
             rows = first_rows(dataset, label, of_classes=self._of_classes)
-            if not len(Head.of(self.model, label, rows[0]).active):
+            if not len(self._head(label, rows[0]).active):
                 continue  # a derivative of zero where training starts tells nothing yet
             classes = max(classes_of(dataset)) + 1 if self._of_classes else 0
             with without_warnings(), suppress(FactorizationError):
                 self._empty([rows], label, classes, count=len(rows[1])).update(rows)
+
+    def _head(self, label: int | None, x: Inputs) -> Head:
+        return Head.of(self.model, label, x, self._parameters)
 
     def _spec(self) -> Spec:
         return Spec.checked(
@@ -414,7 +417,7 @@ class SFRConditioning(SupervisedTemplate):  # type: ignore[misc] # Avalanche shi
         self, data: Pairs, label: int | None, classes: int, count: int | None = None
     ) -> SFRPosterior:
         """A posterior without data, at the weights of now, over all inducing inputs or fewer."""
-        head = Head.of(self.model, label, next(iter(data))[0])
+        head = self._head(label, next(iter(data))[0])
         view = TaskView(self.model, label, head.units)
         spec = self._spec()
         if self._of_classes and spec.any_outputs:  # more may come, where data says nothing of them

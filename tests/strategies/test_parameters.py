@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sfr_cl import SFRPosterior
 from sfr_cl.errors import ArgumentError
 from sfr_cl.kernel import TangentKernel
+from sfr_cl.kernel.frozen import Frozen
 from sfr_cl.strategies import SFR, SFRConditioning, SFRPlugin
 from sfr_cl.strategies.models import Head, TaskView
 from sfr_cl.testing.strategies import check_strategy
@@ -190,6 +191,23 @@ def test_names_for_conditioning() -> None:
             strategy.train(experience)
         predicted.append(strategy.posterior.predict_f(task(0, 1).tensors[0]).mean)
     torch.testing.assert_close(*predicted)
+
+
+def test_conditioning_differentiates_by_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[list[str]] = []
+    original = Frozen.tangent
+
+    def recorded(network: Frozen, *args: Any) -> Tensor:
+        names.append(network.names)
+        return original(network, *args)
+
+    monkeypatch.setattr(Frozen, "tangent", recorded)
+    strategy = SFRConditioning(
+        model=single_head(), num_inducing=20, parameters=HEAD, inducing="noise", evaluator=silent()
+    )
+    strategy.train(class_benchmark().train_stream[0])
+    assert names
+    assert all(used == [f"model.{name}" for name in HEAD] for used in names)
 
 
 def test_names_of_no_parameters_are_refused_at_once() -> None:
