@@ -388,8 +388,10 @@ class SFRPosterior:
         _require_same("options", self._spec.options() == other.spec.options())
         _require_same("likelihoods", left.name == right.name and type(left) is type(right))
         _require_same("noise variances", left.settings() == right.settings())
-        _require_same("prior precisions", mine.spec.prior_precision == theirs.spec.prior_precision)
-        _require_same("logit scales", mine.spec.logit_scale == theirs.spec.logit_scale)
+        for name in ("prior_precision", "logit_scale"):
+            agree = getattr(mine.spec, name) == getattr(theirs.spec, name)
+            remedy = f"give both one {name}, or let both learn it"
+            _require_same(f"{name.replace('_', ' ')}s", agree, remedy)
         _require_same("networks", mine.basis.network.agrees_with(theirs.basis.network))
         _require_same("kernels", mine.basis.kernel_outputs == theirs.basis.kernel_outputs)
         _require_same("number of outputs", mine.num_outputs == theirs.num_outputs)
@@ -972,13 +974,13 @@ class _Fitted:
         return {"state": self.state, "fewer": None}
 
 
-def _require_same(what: str, agree: bool) -> None:
+ALIKE = "build both from the same network, with inducing=the other's inducing_inputs"
+
+
+def _require_same(what: str, agree: bool, remedy: str = ALIKE) -> None:
     if not agree:
-        raise _different(what)
+        raise _different(what, remedy)
 
 
-def _different(what: str) -> MismatchError:
-    return MismatchError(
-        f"expected posteriors with the same {what}, got different ones: build both from "
-        f"the same network, with inducing=the other's inducing_inputs"
-    )
+def _different(what: str, remedy: str = ALIKE) -> MismatchError:
+    return MismatchError(f"expected posteriors with the same {what}, got different ones: {remedy}")
