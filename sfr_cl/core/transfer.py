@@ -78,7 +78,10 @@ class Sites:
     def __add__(self, other: Sites) -> Sites:
         """Sites over the same inducing inputs."""
         return replace(
-            self, sums=self.sums + other.sums, reference=self.reference + other.reference
+            self,
+            sums=self.sums + other.sums,
+            reference=self.reference + other.reference,
+            kind=_kind([self, other]),
         )
 
     @staticmethod
@@ -88,7 +91,7 @@ class Sites:
             concat([part.z for part in parts]),
             DualSums.join([part.sums for part in parts]),
             torch.cat([part.reference for part in parts], dim=1),
-            parts[0].kind,
+            _kind(parts),
             all(part.given for part in parts),
         )
 
@@ -96,6 +99,17 @@ class Sites:
         """The sites on another device."""
         z = tree_map(lambda leaf: leaf.to(device), self.z)
         return replace(self, z=z, sums=self.sums.to(device), reference=self.reference.to(device))
+
+
+def _kind(parts: Sequence[Sites]) -> tuple[str, str] | None:
+    """What several sites have in common, as far as it is known."""
+    kinds = {part.kind for part in parts if part.kind is not None}
+    if len(kinds) > 1:
+        named = ", ".join(sorted(f"{name!r} at the {where}" for name, where in kinds))
+        raise MismatchError(
+            f"expected sites of one likelihood, linearised alike, got {named}: build both alike"
+        )
+    return kinds.pop() if kinds else None
 
 
 def project_precision(precision: Tensor, old: InducingInputs, new: InducingInputs) -> Tensor:
