@@ -275,7 +275,7 @@ def test_sites_are_read_as_they_were_made() -> None:
         SFRPosterior(mlp(), "classification").from_sites(regression)
     here = fitted().sites
     for mixed in (lambda: Sites.join([here, elsewhere]), lambda: here + elsewhere):
-        with pytest.raises(MismatchError, match="at the network, .* at the prior: build both alike"):
+        with pytest.raises(MismatchError, match="at the prior: build both alike"):
             mixed()
     unknown = Sites.none(inputs(10), CLASSES)
     assert Sites.join([unknown, elsewhere]).kind == (unknown + elsewhere).kind == elsewhere.kind
