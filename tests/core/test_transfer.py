@@ -216,7 +216,7 @@ def test_a_posterior_without_data_predicts_the_prior() -> None:
 
 
 def test_an_absorption_keeps_to_the_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts, whole = fitted(batch_size=5), fitted()
+    parts, whole = (fitted(batch_size=size, logit_scale=2.0) for size in (5, None))
     (x, y), seen = data(rows=24, seed=6), []
     original = InducingInputs.features
 
