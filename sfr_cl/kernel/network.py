@@ -63,8 +63,8 @@ class FrozenNetwork(Frozen):
 
     def __init__(self, network: nn.Module, parameters: Parameters, dtype: torch.dtype) -> None:
         self._requested = parameters
+        names = named(network, parameters)  # refuses what is no network
         self._given_dtype = dtype_of(network)
-        names = named(network, parameters)
         try:
             with torch.inference_mode(False):
                 module = frozen(network, dtype)
