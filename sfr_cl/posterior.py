@@ -406,6 +406,7 @@ class SFRPosterior:
             mine.with_sums(sums, reference),
             scores=mine.scores + theirs.scores,
             bound=mine.bound + theirs.bound,
+            discriminant=mine.discriminant and theirs.discriminant,
         )
         return copy.copy(self)._adopt(merged)
 
@@ -643,6 +644,7 @@ class SFRPosterior:
             )
         delta = self._spec.prior_precision
         state = self.state.with_spec(prior_precision=delta, logit_scale=None)
+        state = replace(state, discriminant=True)
         found, total = forecast(state, None), NO_SCORES
         for x, y in state.checked(Batches(data, state.basis.batch_size)):
             total = total + scores(state.likelihood, found, state.basis.features(x).phi, y)

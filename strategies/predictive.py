@@ -99,7 +99,7 @@ def _posterior(recipe: Recipe, tasks: Sequence[Task]) -> SFRPosterior:
     delta = tune.by_evidence(state, carried=True).prior_precision
     scale = 1.0 if state.spec.has_prior_logits else None  # nothing of it was predicted before
     chosen = state.with_spec(prior_precision=delta, logit_scale=scale)
-    return SFRPosterior.of(state.spec, view, chosen)
+    return SFRPosterior.of(state.spec, view, replace(chosen, discriminant=False))
 
 
 def _thinned(recipe: Recipe, head: Head, task: Task, size: int) -> Task:

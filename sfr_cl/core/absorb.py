@@ -126,8 +126,8 @@ def scores(likelihood: Likelihood, found: Forecast, phi: Tensor, y: Tensor) -> S
     if not bool(known.any()):
         return NO_SCORES
     num_seen = int((found.seen > SEEN).sum())
-    reading, mean = likelihood.prior_reading(num_seen), found.mean(phi[:, known])
-    return Scores.of(likelihood, reading, num_seen, mean, None, y[known], "map")
+    reading, logits = likelihood.prior_reading(num_seen), found.logits(phi[:, known])
+    return Scores.of(likelihood, reading, num_seen, logits, None, y[known], "map")
 
 
 def forecast(state: State, before: Forecast | None) -> Forecast:
@@ -138,5 +138,9 @@ def forecast(state: State, before: Forecast | None) -> Forecast:
         count = before.learned_at
     else:
         solved = Solved.of(state)
-    coefficients = solved.coefficients.contiguous()  # as a file gives them: products round alike
-    return Forecast(coefficients, state.sums.seen, solved.prior_precision, count)
+    coefficients, offset = solved.coefficients, torch.zeros_like(state.sums.seen)
+    if solved.discriminant is not None:
+        coefficients = solved.discriminant.matrix @ coefficients
+        offset = solved.discriminant.offset
+    coefficients = coefficients.contiguous()  # as a file gives them: products round alike
+    return Forecast(coefficients, offset, state.sums.seen, solved.prior_precision, count)

@@ -56,14 +56,14 @@ class Scores:
         link: str,
         keep: float = 1.0,
     ) -> Scores:
-        """Of samples whose f was predicted to have some mean and variance, ``[B, C]``.
+        """Of samples whose logits were predicted to have some mean and variance, ``[B, C]``.
 
         Args:
             likelihood: that predicts.
             reading: of the sums that f was predicted by.
             num_seen: outputs they have seen.
-            mean: of f.
-            variance: of f; ``None`` for zero.
+            mean: of logits at scale 1.
+            variance: of these logits; ``None`` for zero.
             y: targets.
             link: as of the posterior.
             keep: weight that is left of a sample's nats when the next one comes.
@@ -130,7 +130,9 @@ class Forecast:
     """What data is predicted by before it is absorbed: the sums of some earlier moment, solved."""
 
     coefficients: Tensor
-    """v, ``[C, M]``: the mean of f is phi' v."""
+    """v, ``[C, M]``: logits at scale 1 are phi' v + b."""
+    offset: Tensor
+    """b, ``[C]``: of a discriminant; 0 where f is the logits."""
     seen: Tensor
     """Targets that had observed each output, ``[C]``."""
     prior_precision: float
@@ -144,11 +146,11 @@ class Forecast:
             return True
         return bool(((seen > SEEN) & (seen >= GROWTH * self.seen)).any())
 
-    def mean(self, phi: Tensor) -> Tensor:
-        """Of f, ``[B, C]``."""
+    def logits(self, phi: Tensor) -> Tensor:
+        """The mean of logits at scale 1, ``[B, C]``."""
         if len(phi) == 1:
-            return phi[0] @ self.coefficients.mT
-        return torch.einsum("cbm,cm->bc", phi, self.coefficients)
+            return phi[0] @ self.coefficients.mT + self.offset
+        return torch.einsum("cbm,cm->bc", phi, self.coefficients) + self.offset
 
     def outdated(self, num_outputs: int) -> Forecast:
         """One that is made again before it is used, with outputs to come; delta stays learned."""
@@ -156,6 +158,7 @@ class Forecast:
         return replace(
             self,
             coefficients=self.coefficients.new_zeros(num_outputs, size),
+            offset=self.offset.new_zeros(num_outputs),
             seen=self.seen.new_zeros(num_outputs),
         )
 
@@ -165,4 +168,9 @@ class Forecast:
 
     def to(self, device: torch.device) -> Forecast:
         """The same on another device."""
-        return replace(self, coefficients=self.coefficients.to(device), seen=self.seen.to(device))
+        return replace(
+            self,
+            coefficients=self.coefficients.to(device),
+            offset=self.offset.to(device),
+            seen=self.seen.to(device),
+        )

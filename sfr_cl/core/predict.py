@@ -38,6 +38,7 @@ class Predictor:
 
     def of_latent(self, mean: Tensor, variance: Tensor | None) -> Distribution:
         """p(y) for f of some mean and variance, ``[B, C]``."""
+        mean, variance = self.solved.logits(mean, variance)
         scale = self.logit_scale
         spread = torch.zeros_like(mean) if variance is None else scale**2 * variance
         likelihood = self.solved.likelihood

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from sfr_cl.core.basis import Features
+from sfr_cl.core.discriminant import Discriminant
 from sfr_cl.core.evidence import Natural, learn
 from sfr_cl.core.linalg import Precision, Spectrum
 from sfr_cl.core.modes import Conditional
@@ -89,6 +90,15 @@ class Solved:
         return self.precision.solve_whitened(self.vectors)
 
     @cached_property
+    def discriminant(self) -> Discriminant | None:
+        """What reads logits from f; ``None`` where f is the logits."""
+        natural, sums = self.natural, self.state.sums
+        if not natural.prior.discriminant:
+            return None
+        scale = natural.prior.scale
+        return Discriminant.of(sums, sums.gradient, natural.eta, self.coefficients, scale)
+
+    @cached_property
     def log_evidence(self) -> float:
         """log Z of all data in the sums."""
         if self.precision.is_updated:
@@ -136,6 +146,12 @@ class Solved:
         needed = self.likelihood.needs_variance(link)
         return self.mean(features), self.variance(features) if needed else None
 
+    def logits(self, mean: Tensor, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Mean and variance of the logits at scale 1, ``[B, C]``, of those of f."""
+        if self.discriminant is None:
+            return mean, variance
+        return self.discriminant.logits(mean, variance)
+
     def covariance(self, phi: Tensor, gram: Tensor) -> Tensor:
         """Covariance of f over a batch with some features and prior kernel, ``[K, B, B]``."""
         unexplained = gram - phi @ phi.mT
@@ -152,9 +168,14 @@ class Solved:
         )
 
     def can_take(self, terms: Terms) -> bool:
-        """Whether terms leave the reading of all other data as it is: no class is new."""
+        """Whether terms leave the reading of all other data as it is.
+
+        A new class does not, and no datum does where it moves the means of a discriminant.
+        """
         if not self.state.spec.at_prior:
             return True
+        if self.natural.prior.discriminant:
+            return False
         new = (self.state.sums.seen <= SEEN) & (terms.seen > 0).any(0)
         return not bool(new.any())
 
@@ -199,6 +220,32 @@ class Sweep:
         inverses = [1 / (delta + spectrum.values / noise) for delta, noise in pairs]
         self._inverses = torch.stack(inverses, 2) if inverses else spectrum.vectors[:, :, :0]
         """Eigenvalues of (delta I + W)^-1, ``[K, M, D]``."""
+        self._natural, self._gradient = natural, spectrum.rotate_vectors(state.sums.gradient)
+
+    def logits(self, features: Features) -> Iterator[tuple[Tensor, Tensor]]:
+        """Mean and variance of the logits at scale 1, ``[B, C]``, at each delta."""
+        moments = self.moments(features)
+        for discriminant, (mean, variance) in zip(self._discriminants, moments, strict=True):
+            if discriminant is not None:
+                mean, variance = discriminant.logits(mean, variance)
+            yield mean, variance
+
+    @cached_property
+    def _discriminants(self) -> list[Discriminant | None]:
+        """By delta; ``None`` where f is the logits."""
+        sums, prior = self.state.sums, self._natural.prior
+        if not prior.discriminant:
+            return [None] * len(self.deltas)
+        return [
+            Discriminant.of(
+                sums,
+                self._gradient,
+                self._vectors,
+                self._vectors * self._inverses[:, :, index],
+                prior.scale,
+            )
+            for index in range(len(self.deltas))
+        ]
 
     def moments(self, features: Features) -> Iterator[tuple[Tensor, Tensor]]:
         """Mean and variance ``[B, C]`` at each delta."""

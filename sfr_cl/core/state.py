@@ -46,12 +46,14 @@ class State:
     they lead to is the usual one."""
     forecast: Forecast | None = None
     """What the next data is predicted by; ``None``: these sums."""
+    discriminant: bool = False
+    """Whether many classes are read as a linear discriminant; not in files and pickles of before."""
 
     @staticmethod
     def empty(spec: Spec, basis: Basis) -> State:
         """Nothing absorbed."""
         sums = _no_sums(spec.outputs(basis.kernel_outputs), basis)
-        return State(spec, basis, sums, sums.gradient)
+        return State(spec, basis, sums, sums.gradient, discriminant=True)
 
     def no_sums(self) -> DualSums:
         """The sums of no data."""
@@ -72,7 +74,9 @@ class State:
         """How sums made at f = 0 are read now; as they are, if they were made elsewhere."""
         if not self.spec.at_prior:
             return PriorReading()
-        return self.likelihood.prior_reading(self.num_seen)
+        found = self.likelihood.prior_reading(self.num_seen)
+        discriminant = found.discriminant and self.discriminant and self.spec.shared
+        return found._replace(discriminant=discriminant)
 
     @property
     def num_seen(self) -> int:

@@ -48,7 +48,7 @@ def by_validation(state: State, batches: Iterable[tuple[Inputs, Tensor]], link: 
     totals = torch.zeros(len(DELTAS), len(scales), dtype=torch.float64)
     for x, y in batches:
         features = state.basis.features(x, diagonal=True)
-        pairs = zip(sweep.likelihoods, sweep.moments(features), strict=True)
+        pairs = zip(sweep.likelihoods, sweep.logits(features), strict=True)
         for row, (likelihood, (mean, variance)) in enumerate(pairs):
             for column, factor in enumerate(scales):
                 predictive = likelihood.predictive(mean * factor, variance * factor**2, link)

@@ -52,10 +52,12 @@ def take(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "scores": state.scores.plain(),
         "bound": state.bound.plain(),
         "forecast": None,
+        "discriminant": state.discriminant,
     }
     if (forecast := state.forecast) is not None:
         tensors |= {
             "forecast.coefficients": forecast.coefficients,
+            "forecast.offset": forecast.offset,
             "forecast.seen": forecast.seen,
         }
         values["forecast"] = {
@@ -116,18 +118,25 @@ def restore(
     )
     forecast = None
     if (stored := values.get("forecast")) is not None:
-        shapes = {"coefficients": [num_outputs, size], "seen": [num_outputs]}
-        coefficients, seen = (
+        shapes = {
+            "coefficients": [num_outputs, size],
+            "offset": [num_outputs],
+            "seen": [num_outputs],
+        }
+        coefficients, offset, seen = (
             _tensor(tensors, f"forecast.{name}", shape, torch.float64).to(device, copy=True)
             for name, shape in shapes.items()
         )
         forecast = Forecast(
             coefficients,
+            offset,
             seen,
             positive("prior_precision", part(stored, "prior_precision", float)),
             positive("learned_at", part(stored, "learned_at", float)),
         )
-    return State(spec, basis, sums, found["reference"], scores, bound, forecast)
+    discriminant = "discriminant" in values and part(values, "discriminant", bool)
+    reference = found["reference"]
+    return State(spec, basis, sums, reference, scores, bound, forecast, discriminant)
 
 
 def _origin(values: Mapping[str, Any], size: int) -> dict[str, Any]:

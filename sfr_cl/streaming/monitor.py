@@ -134,6 +134,7 @@ class Calibration:
         self, solved: Solved, mean: Tensor, variance: Tensor | None, y: Tensor, link: str
     ) -> Calibration:
         """Samples whose f was predicted to have some mean and variance, ``[B, C]``."""
+        mean, variance = solved.logits(mean, variance)
         state, keep = solved.state, 1 - 1 / CALIBRATION_SAMPLES
         found = Scores.of(
             solved.likelihood, state.reading, state.num_seen, mean, variance, y, link, keep

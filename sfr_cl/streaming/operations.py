@@ -290,7 +290,14 @@ def relinearized(stream: StreamState, empty: State) -> StreamState:
     spec = stream.state.spec
     empty = empty.with_spec(prior_precision=spec.prior_precision, likelihood=spec.likelihood)
     basis = inducing(empty).like_origin(inducing(stream.state))
-    empty = replace(empty, basis=basis, scores=stream.state.scores, bound=stream.state.bound)
+    before = stream.state
+    empty = replace(
+        empty,
+        basis=basis,
+        scores=before.scores,
+        bound=before.bound,
+        discriminant=before.discriminant,
+    )
     after = _moved(stream, lambda state: Sites.of(state).at(empty))
     if after.window is None:
         exact_since = _no_later_than(max(stream.clock, stream.now))
