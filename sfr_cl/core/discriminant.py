@@ -10,9 +10,12 @@ of class c, and v the coefficients of f = v phi,
     within classes:   S_w = (T - sum_c n_c m_c m_c') / n
 
 where the ridge's own penalty keeps S_w from vanishing in directions that exist; the others, of
-which the sum of f is one, have no part. A logit is m_c' S_w^-1 f - m_c' S_w^-1 m_c / 2, centred, and
-made as large as f: on average over the data, the logit of a class at its own mean is what f is
+which the sum of f is one, have no part. A logit is m_c' S_w^-1 f - m_c' S_w^-1 m_c / 2, centred,
+and made as large as f: on average over the data, the logit of a class at its own mean is what f is
 there. So one usual scale serves both, and scores of scales are in the same units.
+
+Counts of classes are no part of it: log n_c lowered held-out NLPD by less than .01 where a third of
+the classes had a tenth of the data of others, and not at all otherwise.
 """
 
 from __future__ import annotations
@@ -51,16 +54,17 @@ class Discriminant:
             curvature: b of every datum, 1/C.
         """
         known = sums.seen > SEEN
-        counts, coefficients = sums.seen.where(known, 0), coefficients * known[:, None]
+        counts = sums.seen.where(known, 0)
+        gradient, eta, coefficients = (v * known[:, None] for v in (gradient, eta, coefficients))
         total = counts.sum()
-        summed = (gradient * known[:, None]) @ coefficients.mT
+        summed = gradient @ coefficients.mT
         means = summed / counts.where(known, 1)[:, None]
         scatter = coefficients @ eta.mT / curvature
         within = scatter - summed.mT @ means
         values, directions = torch.linalg.eigh((within + within.mT) / 2)
         exist = values > EXISTS * scatter.trace()
         inverse = (directions / values.where(exist, torch.inf)) @ directions.mT
-        # One datum at the mean of all keeps classes of few data near it, and puts unseen ones there.
+        # One more datum at the mean of all: a class of few is near it, and one of none is there.
         centres = (summed + summed.sum(0) / total) / (counts + 1)[:, None]
         matrix = centres @ inverse
         offset = -(matrix * centres).sum(1) / 2

@@ -225,10 +225,8 @@ class Sweep:
     def logits(self, features: Features) -> Iterator[tuple[Tensor, Tensor]]:
         """Mean and variance of the logits at scale 1, ``[B, C]``, at each delta."""
         moments = self.moments(features)
-        for discriminant, (mean, variance) in zip(self._discriminants, moments, strict=True):
-            if discriminant is not None:
-                mean, variance = discriminant.logits(mean, variance)
-            yield mean, variance
+        for discriminant, of_f in zip(self._discriminants, moments, strict=True):
+            yield of_f if discriminant is None else discriminant.logits(*of_f)
 
     @cached_property
     def _discriminants(self) -> list[Discriminant | None]:

@@ -47,7 +47,7 @@ class State:
     forecast: Forecast | None = None
     """What the next data is predicted by; ``None``: these sums."""
     discriminant: bool = False
-    """Whether many classes are read as a linear discriminant; not in files and pickles of before."""
+    """Whether many classes are read as a linear discriminant, as files of before were not."""
 
     @staticmethod
     def empty(spec: Spec, basis: Basis) -> State:
