@@ -12,7 +12,8 @@ of class c, and v the coefficients of f = v phi,
 where the ridge's own penalty keeps S_w from vanishing in directions that exist; the others, of
 which the sum of f is one, have no part. A logit is m_c' S_w^-1 f - m_c' S_w^-1 m_c / 2, centred,
 and made as large as f: on average over the data, the logit of a class at its own mean is what f is
-there. So one usual scale serves both, and scores of scales are in the same units.
+there. Else its size would be that of the errors f makes on data that the network may have been
+trained on: the best scale was .06 there, and near 1 elsewhere.
 
 Counts of classes are no part of it: log n_c lowered held-out NLPD by less than .01 where a third of
 the classes had a tenth of the data of others, and not at all otherwise.
@@ -74,7 +75,10 @@ class Discriminant:
         size = (counts @ means.diagonal()) / (counts @ own).clamp_min(tiny)
         return Discriminant(size * matrix, size * offset)
 
-    def logits(self, mean: Tensor, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Mean and variance of the logits, ``[B, C]``, of those of f: outputs are independent."""
-        spread = None if variance is None else variance @ self.matrix.square().mT
-        return mean @ self.matrix.mT + self.offset, spread
+    def mean(self, f: Tensor) -> Tensor:
+        """Logits at scale 1, ``[B, C]``, of f."""
+        return f @ self.matrix.mT + self.offset
+
+    def variance(self, variance: Tensor) -> Tensor:
+        """Of the logits at scale 1, ``[B, C]``, of that of f, whose outputs are independent."""
+        return variance @ self.matrix.square().mT

@@ -93,7 +93,7 @@ class Solved:
     def discriminant(self) -> Discriminant | None:
         """What reads logits from f; ``None`` where f is the logits."""
         natural, sums = self.natural, self.state.sums
-        if not natural.prior.discriminant:
+        if natural.prior.discriminant is None:
             return None
         scale = natural.prior.scale
         return Discriminant.of(sums, sums.gradient, natural.eta, self.coefficients, scale)
@@ -148,9 +148,10 @@ class Solved:
 
     def logits(self, mean: Tensor, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Mean and variance of the logits at scale 1, ``[B, C]``, of those of f."""
-        if self.discriminant is None:
+        found = self.discriminant
+        if found is None:
             return mean, variance
-        return self.discriminant.logits(mean, variance)
+        return found.mean(mean), None if variance is None else found.variance(variance)
 
     def covariance(self, phi: Tensor, gram: Tensor) -> Tensor:
         """Covariance of f over a batch with some features and prior kernel, ``[K, B, B]``."""
@@ -174,7 +175,7 @@ class Solved:
         """
         if not self.state.spec.at_prior:
             return True
-        if self.natural.prior.discriminant:
+        if self.natural.prior.discriminant is not None:
             return False
         new = (self.state.sums.seen <= SEEN) & (terms.seen > 0).any(0)
         return not bool(new.any())
@@ -225,14 +226,17 @@ class Sweep:
     def logits(self, features: Features) -> Iterator[tuple[Tensor, Tensor]]:
         """Mean and variance of the logits at scale 1, ``[B, C]``, at each delta."""
         moments = self.moments(features)
-        for discriminant, of_f in zip(self._discriminants, moments, strict=True):
-            yield of_f if discriminant is None else discriminant.logits(*of_f)
+        for found, (mean, variance) in zip(self._discriminants, moments, strict=True):
+            if found is None:
+                yield mean, variance
+            else:
+                yield found.mean(mean), found.variance(variance)
 
     @cached_property
     def _discriminants(self) -> list[Discriminant | None]:
         """By delta; ``None`` where f is the logits."""
         sums, prior = self.state.sums, self._natural.prior
-        if not prior.discriminant:
+        if prior.discriminant is None:
             return [None] * len(self.deltas)
         return [
             Discriminant.of(

@@ -75,8 +75,9 @@ class State:
         if not self.spec.at_prior:
             return PriorReading()
         found = self.likelihood.prior_reading(self.num_seen)
-        discriminant = found.discriminant and self.discriminant and self.spec.shared
-        return found._replace(discriminant=discriminant)
+        if found.discriminant is None or not (self.discriminant and self.spec.shared):
+            return found._replace(discriminant=None)
+        return found._replace(logit_scale=found.discriminant)
 
     @property
     def num_seen(self) -> int:

@@ -12,7 +12,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import geometric_mean, mean
 from typing import NamedTuple
@@ -45,7 +45,7 @@ class Row:
     """A problem, mean over seeds."""
 
     before: Quality
-    """At the delta and the scale that were the defaults before they were learned."""
+    """At the delta and the scale that were the defaults before they were learned, of f itself."""
     now: Quality
     """With default arguments."""
     tuned: Quality
@@ -237,11 +237,12 @@ def cost(found: Absorbed) -> float:
 def measure(name: str, seed: int, root: Root) -> Row:
     found = PROBLEMS[name](seed, root)
     now = found.posterior
-    before = quality(at(found, found.delta_before, 1.0), found.test)
+    as_before = replace(at(found, found.delta_before, 1.0).state, discriminant=False)
+    before = SFRPosterior.of(as_before.spec, now.network, as_before)
     best, delta, scale = tuned(found)
     unit = now.state.reading.unit
     return Row(
-        before,
+        quality(before, found.test),
         quality(now, found.test),
         best,
         now.prior_precision,
