@@ -204,19 +204,19 @@ def test_samples_of_a_stream_are_the_batch() -> None:
 
 
 def test_a_stream_is_calibrated_by_what_it_predicts() -> None:
-    def noisy(rows: int, seed: int) -> Pair:
-        x, y = many(rows, seed=seed)
-        noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
-        return x + 0.8 * noise, y
-
-    stream, test = StreamingPosterior(fitted()), noisy(300, 9)
+    stream, (x, y) = StreamingPosterior(fitted()), many(257)
     assert stream.logit_scale == pytest.approx(2.5 / 2**0.5)  # no class is known yet
-    stream.learn_many(*noisy(600, 2))
-    posterior, usual = stream.posterior, (7 + 1.9 * CLASSES**0.5) / CLASSES
-    assert stream.state.state.usual_scale == pytest.approx(usual)
-    given = posterior.state.with_spec(logit_scale=usual)
-    given = SFRPosterior.of(posterior.spec, posterior.network, given)
-    assert stream.nlpd(test) < given.nlpd(test) - 0.05
+    stream.learn_many(x[:256], y[:256])
+    posterior, before = stream.posterior, stream.state.monitor.calibration.scores.costs
+    assert stream.state.state.usual_scale == pytest.approx((7 + 1.9 * CLASSES**0.5) / CLASSES)
+    stream.learn_one(x[256], int(y[256]))
+    found = stream.state.monitor.calibration.scores.costs - (1 - 1e-3) * before
+    for place in (8, 12):
+        given = posterior.state.with_spec(logit_scale=float(GRID[place]) / CLASSES)
+        expected = SFRPosterior.of(posterior.spec, posterior.network, given).nlpd(
+            (x[256:], y[256:])
+        )
+        assert float(found[place]) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:the best .* lies at the edge")
