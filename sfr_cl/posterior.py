@@ -69,6 +69,11 @@ class SFRPosterior:
     ``+`` adds the scores it is read from, :meth:`forget` leaves them, they hold no sample, and they
     change confidence, never the order of classes.
 
+    From 20 classes on, at the prior with a shared kernel, :meth:`predict` reads f through a linear
+    discriminant (:mod:`sfr_cl.core.discriminant`), which follows from the sums, as exactly as f:
+    the largest f need not be the most likely class. What :meth:`predict_f`, :meth:`novelty` and
+    :meth:`log_marginal_likelihood` say is of f all the same.
+
     Args:
         network: a module that maps a batch of inputs to ``[B, C]``. It is copied, never changed.
         likelihood: ``"classification"`` (softmax), ``"binary"`` (one logit), ``"regression"``, or
@@ -80,8 +85,9 @@ class SFRPosterior:
             the prior, read as a regression whose noise is unknown; 1 for others.
         logit_scale: what logits are multiplied with before the link. By default 1, but for classes
             linearised at the prior, whose size says little: there it follows the predictions
-            :meth:`update` makes of data before it absorbs it, from 2.5 / sqrt(C) on, or from less
-            where the data of :meth:`fit`, on which the network was trained, speaks against it.
+            :meth:`update` makes of data before it absorbs it, from 2.5 / sqrt(C) on, of 20 classes
+            and more (7 + 1.9 sqrt(C)) / C, or from less where the data of :meth:`fit`, on which the
+            network was trained, speaks against it.
         inducing: M, a tensor (or tree) of inputs, or a selector of :mod:`sfr_cl.inducing`. By
             default 512 rows of the data chosen by ``greedy``, or all if there are fewer. They are
             stored; ``noise`` and ``smooth_noise``, for personal data, store none.
@@ -490,7 +496,7 @@ class SFRPosterior:
 
     @torch.inference_mode(False)
     def predict_f(self, x: Inputs, *, full_cov: bool = False) -> Normal | MultivariateNormal:
-        """The posterior of the latent function f.
+        """The posterior of the latent function f, which are the logits of fewer than 20 classes.
 
         Args:
             x: inputs.
@@ -621,7 +627,7 @@ class SFRPosterior:
         """Learn the scale of the logits again, by predictions of some data, and delta by the sums.
 
         Numbers that were tuned, or came with the file of an earlier version, give way to learned
-        ones; a delta given to the constructor stays. Otherwise the scale follows the predictions
+        ones, and many classes are read as they are now; a delta given to the constructor stays. Otherwise the scale follows the predictions
         that :meth:`update` makes of data before it absorbs it, and goes on to do so.
 
         Args:
