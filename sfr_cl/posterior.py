@@ -627,8 +627,9 @@ class SFRPosterior:
         """Learn the scale of the logits again, by predictions of some data, and delta by the sums.
 
         Numbers that were tuned, or came with the file of an earlier version, give way to learned
-        ones, and many classes are read as they are now; a delta given to the constructor stays. Otherwise the scale follows the predictions
-        that :meth:`update` makes of data before it absorbs it, and goes on to do so.
+        ones, and many classes of such a file are read by a discriminant; a delta given to the
+        constructor stays. Otherwise the scale follows the predictions that :meth:`update` makes of
+        data before it absorbs it, and goes on to do so.
 
         Args:
             data: that was not absorbed, as of :meth:`fit`; nothing of it is kept but scores. Rows
