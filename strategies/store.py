@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sfr_cl.data.inputs import Inputs, concat, length
+from sfr_cl.core.penalty import together
+from sfr_cl.data.inputs import Inputs, concat
 from sfr_cl.errors import ArgumentError, DataError, FactorizationError
 from sfr_cl.kernel.passes import batch_norms
 
@@ -272,13 +273,16 @@ class TaskStore:
         for label in dict.fromkeys(tasks[i].label for i in chosen):
             group = [i for i in chosen if tasks[i].label == label]
             view = TaskView(model, label)
-            parts = _values(view, [tasks[i].penalty.like(view).z for i in group])
+            device, dtype = next(view.parameters()).device, view.dtype
+            held = [tasks[i].penalty.to(device, dtype) for i in group]
+            outputs = _values(view, [each.z for each in held])
             known = self._heads.get(label)
-            if known is None or parts[0].shape[1] != known.outputs.shape[1]:
+            if known is None or outputs.shape[1] != known.outputs.shape[1]:
                 self.update_heads(model)
                 tasks = self.penalised
-            for i, part in zip(group, parts, strict=True):
-                total = total + tasks[i].penalty.like(view).at(part[:, tasks[i].units])
+                held = [tasks[i].penalty.to(device, dtype) for i in group]
+            units = [tasks[i].units.to(device) for i in group]
+            total = total + together(outputs, [*zip(held, units, strict=True)])
         return len(tasks) / len(chosen) * total
 
     def _take_turns(self, count: int) -> list[int]:
@@ -323,8 +327,8 @@ class TaskStore:
         return [*self._kept, *waiting]
 
 
-def _values(view: TaskView, inputs: Sequence[Inputs]) -> Sequence[Tensor]:
+def _values(view: TaskView, inputs: Sequence[Inputs]) -> Tensor:
     """f at the inducing inputs of several tasks, in one pass unless each has statistics."""
     if batch_norms(view):
-        return [view.run(z) for z in inputs]
-    return view.run(concat(inputs)).split([length(z) for z in inputs])
+        return torch.cat([view.run(z) for z in inputs])
+    return view.run(concat(inputs))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,23 +58,19 @@ class Penalty:
             precision = precision[observed]
         return Penalty(basis.z, targets, observed, precision)
 
-    @cached_property
-    def unobserved(self) -> Tensor:
-        """Indices of the outputs that no data has observed: the identity holds them."""
-        free = torch.ones(self.targets.shape[1], dtype=torch.bool, device=self.observed.device)
-        free[self.observed] = False
-        return free.nonzero()[:, 0]
-
     def like(self, network: nn.Module) -> Penalty:
-        """The same on the device and in the precision of a network's parameters.
-
-        P has too great a range for less than single precision.
-        """
+        """The same on the device and in the precision of a network's parameters."""
         if not isinstance(network, nn.Module) or not any(True for _ in network.parameters()):
             raise ArgumentError(
                 f"expected a torch.nn.Module with parameters, got {type(network).__name__}"
             )
-        device, dtype = next(network.parameters()).device, dtype_of(network)
+        return self.to(next(network.parameters()).device, dtype_of(network))
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Penalty:
+        """The same on a device, for a network of some precision.
+
+        P has too great a range for less than single precision.
+        """
         floats = [leaf for _, leaf in leaves(self.z) if leaf.is_floating_point()]
         exact = torch.promote_types(dtype, torch.float32)
         known = [(x, dtype) for x in floats] + [(x, exact) for x in (self.targets, self.precision)]
@@ -93,7 +90,6 @@ class Penalty:
         with own_statistics(network, length(mine.z)):
             return mine.at(asking(partial(run, network), mine.z))
 
-    @without_autocast()
     def at(self, outputs: Tensor) -> Tensor:
         """The penalty of f(Z; w), ``[M, C]`` or with more columns, on its device."""
         known = self.targets.shape[1]
@@ -101,42 +97,72 @@ class Penalty:
             raise MismatchError(
                 f"expected a network with at least {known} outputs, got {outputs.shape[1]}"
             )
-        change = outputs[:, :known].to(self.targets.dtype) - self.targets
-        observed = change[:, self.observed].mT
-        total, _ = _QuadraticForm.apply(observed, self.precision)  # type: ignore[no-untyped-call]
-        if len(self.observed) < known:
-            total = total + self.pin * change[:, self.unobserved].square().sum()
-        penalty: Tensor = total / (2 * length(self.z))
-        return penalty
+        return together(outputs, [(self, torch.arange(known, device=outputs.device))])
+
+    def product(self, change: Tensor) -> Tensor:
+        """P_c d_c, ``[M, C]``: one by one, batched products with one column are slower on CPUs."""
+        product = self.pin * change
+        if len(self.observed):
+            columns = change[:, self.observed].mT
+            every = self.precision.expand(len(columns), -1, -1)
+            parts = [matrix @ column for matrix, column in zip(every, columns, strict=True)]
+            product[:, self.observed] = torch.stack(parts, dim=1)
+        return product
 
 
-class _QuadraticForm(torch.autograd.Function):
-    """sum_c d_c' P_c d_c for symmetric P: one product serves value and derivative, 2 P d."""
+@without_autocast()
+def together(outputs: Tensor, parts: Sequence[tuple[Penalty, Tensor]]) -> Tensor:
+    """The sum of penalties, whose f(Z; w) are the rows of one matrix, one after the other.
+
+    Args:
+        outputs: f at all Z, with a column for each unit.
+        parts: the penalties, on its device, each with the units it is over.
+    """
+    outputs = outputs.to(parts[0][0].targets.dtype)
+    total: Tensor = _QuadraticForms.apply(outputs, parts)[0]  # type: ignore[no-untyped-call]
+    return total
+
+
+class _QuadraticForms(torch.autograd.Function):
+    """1/(2M) sum_c d_c' P_c d_c for symmetric P, of several: P d serves value and derivative.
+
+    One node of the graph for all: beside a mini-batch of ten, nodes are what takes time.
+    """
 
     @staticmethod
-    def forward(columns: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-        product = _products(columns, precision)
-        return (columns * product).sum(), product
+    def forward(
+        outputs: Tensor, parts: Sequence[tuple[Penalty, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        return _values(outputs, parts)
 
     @staticmethod
     def setup_context(
-        ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]
+        ctx: Any,
+        inputs: tuple[Tensor, Sequence[tuple[Penalty, Tensor]]],
+        output: tuple[Tensor, Tensor],
     ) -> None:
+        outputs, ctx.parts = inputs
         ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(*inputs, output[1])
+        ctx.save_for_backward(outputs, output[1])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        columns, precision, product = ctx.saved_tensors
+        outputs, derivative = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody will differentiate the derivative
             with without_autocast():
-                product = _products(columns, precision)
-        return 2 * gradients[0] * product, None
+                _, derivative = _values(outputs, ctx.parts)
+        return gradients[0] * derivative, None
 
 
-def _products(columns: Tensor, precision: Tensor) -> Tensor:
-    """P_c d_c, ``[H, M]``, one by one: batched products with single columns are slower on CPUs."""
-    if not len(columns):
-        return torch.zeros_like(columns)
-    every = precision.expand(len(columns), -1, -1)
-    return torch.stack([matrix @ column for matrix, column in zip(every, columns, strict=True)])
+def _values(outputs: Tensor, parts: Sequence[tuple[Penalty, Tensor]]) -> tuple[Tensor, Tensor]:
+    """The sum of penalties, and its derivative with respect to the outputs."""
+    total, derivative, start = outputs.new_zeros(()), torch.zeros_like(outputs), 0
+    for penalty, units in parts:
+        size = len(penalty.targets)
+        rows = slice(start, start + size)
+        change = outputs[rows].index_select(1, units) - penalty.targets
+        product = penalty.product(change)
+        total = total + (change * product).sum() / (2 * size)
+        derivative[rows].index_copy_(1, units, product / size)
+        start += size
+    return total, derivative
