@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from avalanche.models.utils import is_multi_task_module
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from sfr_cl.data.inputs import Inputs, leaves, take, tree_map
 from sfr_cl.errors import DataError, DataTypeError
@@ -43,7 +43,7 @@ class ExperienceData:
         return len(self._dataset)
 
     def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
-        for batch in in_order(self._dataset, self._size):
+        for batch in batches(self._dataset, self._size):
             x, y, *rest = parts_of(batch)
             if self._label is None:
                 yield x, y
@@ -104,7 +104,7 @@ def task_labels(model: nn.Module, dataset: Any) -> list[int | None]:
     if hasattr(dataset, "targets_task_labels"):
         return [*sorted(int(label) for label in dataset.targets_task_labels.uniques)]
     found: set[int] = set()
-    for batch in in_order(dataset, BATCH):
+    for batch in batches(dataset, BATCH):
         _, _, *rest = parts_of(batch)
         if not rest:
             raise DataTypeError(
@@ -139,6 +139,18 @@ def in_order(dataset: Any, batch_size: int) -> DataLoader[Any]:
         collate_fn=getattr(dataset, "collate_fn", None),
         generator=torch.Generator(),
     )
+
+
+def batches(dataset: Any, size: int) -> Iterator[Any]:
+    """Every sample once, as :func:`in_order`: parts of a stream are too small for a loader."""
+    if isinstance(dataset, IterableDataset):
+        yield from in_order(dataset, size)
+        return
+    collate = getattr(dataset, "collate_fn", None) or default_collate
+    several = getattr(dataset, "__getitems__", None)
+    for start in range(0, len(dataset), size):
+        rows = [*range(start, min(start + size, len(dataset)))]
+        yield collate(several(rows) if several else [dataset[row] for row in rows])
 
 
 def _kept(data: ExperienceData) -> Pairs:

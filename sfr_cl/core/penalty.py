@@ -130,9 +130,7 @@ class _QuadraticForms(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        outputs: Tensor, parts: Sequence[tuple[Penalty, Tensor]]
-    ) -> tuple[Tensor, Tensor]:
+    def forward(outputs: Tensor, parts: Sequence[tuple[Penalty, Tensor]]) -> tuple[Tensor, Tensor]:
         return _values(outputs, parts)
 
     @staticmethod
