@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,10 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sfr_cl.core.penalty import together
-from sfr_cl.data.inputs import Inputs, concat
 from sfr_cl.errors import ArgumentError, DataError, FactorizationError
-from sfr_cl.kernel.passes import batch_norms
 
 from .arguments import WITHOUT_DATA, SelectorMaker, selector
 from .consolidation import consolidate
@@ -21,6 +17,7 @@ from .experiences import Pairs, PairsByLabel, classes_of, first_rows, task_label
 from .models import KnownHead, TaskView, head_size
 from .sample import Sample
 from .tasks import Recipe, Task, absorb, grouped, remember, survey, without_warnings
+from .together import Together
 
 KEPT = 5
 """Samples that are kept of a task whose stream has not ended, for each inducing input."""
@@ -49,6 +46,8 @@ class TaskStore:
     _heads: dict[int | None, KnownHead] = field(default_factory=dict)
     _tried: frozenset[tuple[int | None, Any]] = frozenset()
     """Labels a task could be remembered of, and the parameters the model had."""
+    _steps: list[Together] = field(default_factory=list)
+    """The tasks of each label, as the last step needed them."""
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
         """In checkpoints of before, all that waited was kept in lists."""
@@ -59,7 +58,12 @@ class TaskStore:
             else kept
             for label, kept in fields["_waiting"].items()
         }
-        vars(self).update({"_heads": {}, "_tried": frozenset(), **fields, "_waiting": waiting})
+        defaults: dict[str, Any] = {"_heads": {}, "_tried": frozenset(), "_steps": []}
+        vars(self).update({**defaults, **fields, "_waiting": waiting})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be made again."""
+        return {**vars(self), "_steps": []}
 
     # Remembering ---------------------------------------------------------------------------------
 
@@ -273,17 +277,25 @@ class TaskStore:
         for label in dict.fromkeys(tasks[i].label for i in chosen):
             group = [i for i in chosen if tasks[i].label == label]
             view = TaskView(model, label)
-            device, dtype = next(view.parameters()).device, view.dtype
-            held = [tasks[i].penalty.to(device, dtype) for i in group]
-            outputs = _values(view, [each.z for each in held])
+            held = self._together([tasks[i] for i in group], view)
+            outputs = held.outputs(view)
             known = self._heads.get(label)
             if known is None or outputs.shape[1] != known.outputs.shape[1]:
                 self.update_heads(model)
                 tasks = self.penalised
-                held = [tasks[i].penalty.to(device, dtype) for i in group]
-            units = [tasks[i].units.to(device) for i in group]
-            total = total + together(outputs, [*zip(held, units, strict=True)])
+                held = self._together([tasks[i] for i in group], view)
+            total = total + held.penalties.at(outputs)
         return len(tasks) / len(chosen) * total
+
+    def _together(self, tasks: list[Task], view: TaskView) -> Together:
+        """Tasks of one label as a step needs them, made again where one of them is another."""
+        device, dtype = next(view.parameters()).device, view.dtype
+        for known in self._steps:
+            if known.is_of(tasks, device, dtype):
+                return known
+        made = Together.of(tasks, device, dtype)
+        self._steps = [known for known in self._steps if known.label != made.label] + [made]
+        return made
 
     def _take_turns(self, count: int) -> list[int]:
         """Tasks in random order, each as often as any other: less noise than independent draws."""
@@ -325,10 +337,3 @@ class TaskStore:
                 torch.manual_seed(sample.seed)
                 waiting.append(self._remember(recipe, label, sample.weighted()))
         return [*self._kept, *waiting]
-
-
-def _values(view: TaskView, inputs: Sequence[Inputs]) -> Tensor:
-    """f at the inducing inputs of several tasks, in one pass unless each has statistics."""
-    if batch_norms(view):
-        return torch.cat([view.run(z) for z in inputs])
-    return view.run(concat(inputs))

@@ -97,49 +97,94 @@ class Penalty:
             raise MismatchError(
                 f"expected a network with at least {known} outputs, got {outputs.shape[1]}"
             )
-        return together(outputs, [(self, torch.arange(known, device=outputs.device))])
-
-    def product(self, change: Tensor) -> Tensor:
-        """P_c d_c, ``[M, C]``: one by one, batched products with one column are slower on CPUs."""
-        product = self.pin * change
-        if len(self.observed):
-            columns = change[:, self.observed].mT
-            every = self.precision.expand(len(columns), -1, -1)
-            parts = [matrix @ column for matrix, column in zip(every, columns, strict=True)]
-            product[:, self.observed] = torch.stack(parts, dim=1)
-        return product
+        units = torch.arange(known, device=outputs.device)
+        return Penalties.of([(self, units)]).at(outputs)
 
 
-@without_autocast()
-def together(outputs: Tensor, parts: Sequence[tuple[Penalty, Tensor]]) -> Tensor:
-    """The sum of penalties, whose f(Z; w) are the rows of one matrix, one after the other.
+@dataclass(frozen=True)
+class Penalties:
+    """Several penalties on one network: their Z is one batch, and their sum a node of the graph.
 
-    Args:
-        outputs: f at all Z, with a column for each unit.
-        parts: the penalties, on its device, each with the units it is over.
+    Beside a mini-batch of ten, the number of operations is what takes time.
     """
-    outputs = outputs.to(parts[0][0].targets.dtype)
-    total: Tensor = _QuadraticForms.apply(outputs, parts)[0]  # type: ignore[no-untyped-call]
-    return total
+
+    z: list[Inputs]
+    columns: Tensor
+    """The units that any of them is over, ``[C]``."""
+    targets: Tensor
+    """f(Z; w*) at these, ``[M, C]``."""
+    pinned: Tensor
+    """What the change of an output counts for where P is a multiple of the identity, or zero."""
+    places: Tensor
+    """Where the columns with a P of their own are in ``targets``, flat, one after the other."""
+    precision: list[Tensor]
+    """P of each of these."""
+    sizes: Tensor
+    """How many inducing inputs the mean is over, for each of them, ``[M, 1]``."""
+
+    @staticmethod
+    def of(parts: Sequence[tuple[Penalty, Tensor]]) -> Penalties:
+        """Penalties on one device and in one precision, each with the units it is over."""
+        columns = torch.cat([units for _, units in parts]).unique()
+        width, start = len(columns), 0
+        targets, pinned, places, sizes = [], [], [], []
+        precision: list[Tensor] = []
+        for penalty, units in parts:
+            size, own = len(penalty.targets), torch.searchsorted(columns, units)
+            empty = penalty.targets.new_zeros(size, width)
+            targets.append(empty.index_copy(1, own, penalty.targets))
+            observed = own[penalty.observed]
+            pinned.append(empty.index_fill(1, own, penalty.pin).index_fill(1, observed, 0.0))
+            rows = torch.arange(start, start + size, device=own.device)
+            places.append((rows * width + observed[:, None]).flatten())
+            precision += penalty.precision.expand(len(observed), -1, -1).unbind()
+            sizes.append(empty.new_full((size, 1), size))
+            start += size
+        return Penalties(
+            [penalty.z for penalty, _ in parts],
+            columns,
+            torch.cat(targets),
+            torch.cat(pinned),
+            torch.cat(places),
+            precision,
+            torch.cat(sizes),
+        )
+
+    @without_autocast()
+    def at(self, outputs: Tensor) -> Tensor:
+        """The sum of all, of f at all Z, ``[M, C]`` or with more columns."""
+        outputs = outputs.to(self.targets.dtype)
+        total: Tensor = _QuadraticForms.apply(outputs, self)[0]  # type: ignore[no-untyped-call]
+        return total
+
+    def values(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of all, and its derivative with respect to the outputs."""
+        change = outputs.index_select(1, self.columns) - self.targets
+        product = self.pinned * change
+        if self.precision:
+            # One by one: batched products with single columns are slower on CPUs.
+            every = change.flatten().index_select(0, self.places)
+            columns = every.split([len(matrix) for matrix in self.precision])
+            pairs = zip(self.precision, columns, strict=True)
+            found = torch.cat([matrix @ column for matrix, column in pairs])
+            product = product.flatten().index_copy(0, self.places, found).view_as(change)
+        product = product / self.sizes
+        derivative = torch.zeros_like(outputs).index_copy(1, self.columns, product)
+        return 0.5 * (change * product).sum(), derivative
 
 
 class _QuadraticForms(torch.autograd.Function):
-    """1/(2M) sum_c d_c' P_c d_c for symmetric P, of several: P d serves value and derivative.
-
-    One node of the graph for all: beside a mini-batch of ten, nodes are what takes time.
-    """
+    """1/(2M) sum_c d_c' P_c d_c for symmetric P, of several: P d serves value and derivative."""
 
     @staticmethod
-    def forward(outputs: Tensor, parts: Sequence[tuple[Penalty, Tensor]]) -> tuple[Tensor, Tensor]:
-        return _values(outputs, parts)
+    def forward(outputs: Tensor, penalties: Penalties) -> tuple[Tensor, Tensor]:
+        return penalties.values(outputs)
 
     @staticmethod
     def setup_context(
-        ctx: Any,
-        inputs: tuple[Tensor, Sequence[tuple[Penalty, Tensor]]],
-        output: tuple[Tensor, Tensor],
+        ctx: Any, inputs: tuple[Tensor, Penalties], output: tuple[Tensor, Tensor]
     ) -> None:
-        outputs, ctx.parts = inputs
+        outputs, ctx.penalties = inputs
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(outputs, output[1])
 
@@ -148,19 +193,5 @@ class _QuadraticForms(torch.autograd.Function):
         outputs, derivative = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody will differentiate the derivative
             with without_autocast():
-                _, derivative = _values(outputs, ctx.parts)
+                _, derivative = ctx.penalties.values(outputs)
         return gradients[0] * derivative, None
-
-
-def _values(outputs: Tensor, parts: Sequence[tuple[Penalty, Tensor]]) -> tuple[Tensor, Tensor]:
-    """The sum of penalties, and its derivative with respect to the outputs."""
-    total, derivative, start = outputs.new_zeros(()), torch.zeros_like(outputs), 0
-    for penalty, units in parts:
-        size = len(penalty.targets)
-        rows = slice(start, start + size)
-        change = outputs[rows].index_select(1, units) - penalty.targets
-        product = penalty.product(change)
-        total = total + (change * product).sum() / (2 * size)
-        derivative[rows].index_copy_(1, units, product / size)
-        start += size
-    return total, derivative
