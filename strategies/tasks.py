@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from operator import add
 
 import torch
@@ -125,6 +125,11 @@ class Task:
     points: int
     """The inducing inputs its penalty was a mean over when its data was seen."""
 
+    @cached_property
+    def needed(self) -> int:
+        """The units a head must have."""
+        return int(self.units.max()) + 1
+
     @property
     def z(self) -> Inputs:
         """Its inducing inputs."""
@@ -136,15 +141,16 @@ class Task:
 
     def require_units(self, size: int) -> None:
         """Refuse a head of ``size`` units that lacks some of the task's."""
-        needed = int(self.units.max()) + 1
-        if size < needed:
+        if size < self.needed:
             raise MismatchError(
-                f"expected a network with at least {needed} outputs, which an earlier task was "
+                f"expected a network with at least {self.needed} outputs, which an earlier task was "
                 f"learned with, got {size}: heads can grow, not shrink"
             )
 
     def extended(self, model: nn.Module, active: Tensor) -> Task:
         """With units that became active since, held where they are before they are trained."""
+        if torch.equal(active, self.units):
+            return self
         new = active[~torch.isin(active, self.units)]
         if not len(new):
             return self

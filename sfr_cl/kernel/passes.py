@@ -112,7 +112,8 @@ def eval_mode(network: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, mode in modes:
-            module.training = mode
+            if module.training != mode:
+                module.training = mode
 
 
 @contextmanager

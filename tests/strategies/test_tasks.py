@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from sfr_cl import greedy
-from sfr_cl.errors import ArgumentError, DataError, DataTypeError, MismatchError
+from sfr_cl.errors import ArgumentError, DataError, DataTypeError, MismatchError, SFRWarning
 from sfr_cl.strategies import SFR, SFRConditioning, SFRPlugin
 from sfr_cl.testing.streams import (
     Labelled,
@@ -285,3 +286,38 @@ def test_an_empty_experience_is_refused() -> None:
 def test_three_tasks_keep_their_units() -> None:
     sfr = three_tasks(single_head())
     assert [task.points for task in sfr.tasks] == [10, 10, 10]
+
+
+def test_a_step_is_about_the_tasks_the_model_and_the_precision_of_now() -> None:
+    """What a step needs of the tasks is kept for the next, which may be about others."""
+
+    def require_formula(sfr: SFRPlugin, model: nn.Module) -> None:
+        expected = sum(each.penalty(model) for each in sfr.tasks)
+        found = sfr.penalty(model)
+        assert expected > 0
+        assert torch.allclose(found, expected, rtol=1e-4)
+        assert found.dtype == expected.dtype
+
+    model = single_head()
+    sfr = plugin(tau=1.0)
+    sfr.end_task(model, task(0, 1))
+    other = moved(model)
+    require_formula(sfr, other)
+    sfr.end_task(moved(other), task(2, 3))
+    require_formula(sfr, other)
+    sfr.absorb(model, task(0, 1, rows=30), task=0)
+    require_formula(sfr, other)
+    require_formula(sfr, moved(moved(other)).double())
+    with pytest.warns(SFRWarning, match="weights of the network still remember"):
+        sfr.forget(model, task(2, 3))
+    require_formula(sfr, other)
+
+
+def test_what_a_step_needs_is_in_no_checkpoint() -> None:
+    model, sfr = single_head(), plugin()
+    sfr.end_task(model, task(0, 1))
+    before = len(pickle.dumps(sfr))
+    found = sfr.penalty(moved(model))
+    again = pickle.loads(pickle.dumps(sfr))
+    assert len(pickle.dumps(sfr)) <= before + 2000  # a known head
+    assert torch.equal(again.penalty(moved(model)), found)
