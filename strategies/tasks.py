@@ -143,8 +143,8 @@ class Task:
         """Refuse a head of ``size`` units that lacks some of the task's."""
         if size < self.needed:
             raise MismatchError(
-                f"expected a network with at least {self.needed} outputs, which an earlier task was "
-                f"learned with, got {size}: heads can grow, not shrink"
+                f"expected a network with at least {self.needed} outputs, which an earlier task "
+                f"was learned with, got {size}: heads can grow, not shrink"
             )
 
     def extended(self, model: nn.Module, active: Tensor) -> Task:
