@@ -69,7 +69,7 @@ class SFRPosterior:
     ``+`` adds the scores it is read from, :meth:`forget` leaves them, they hold no sample, and they
     change confidence, never the order of classes.
 
-    From 20 classes on, at the prior with a shared kernel, :meth:`predict` reads f through a linear
+    From 30 classes on, at the prior with a shared kernel, :meth:`predict` reads f through a linear
     discriminant (:mod:`sfr_cl.core.discriminant`), which follows from the sums, as exactly as f:
     the largest f need not be the most likely class. What :meth:`predict_f`, :meth:`novelty` and
     :meth:`log_marginal_likelihood` say is of f all the same.
@@ -85,7 +85,7 @@ class SFRPosterior:
             the prior, read as a regression whose noise is unknown; 1 for others.
         logit_scale: what logits are multiplied with before the link. By default 1, but for classes
             linearised at the prior, whose size says little: there it follows the predictions
-            :meth:`update` makes of data before it absorbs it, from 2.5 / sqrt(C) on, of 20 classes
+            :meth:`update` makes of data before it absorbs it, from 2.5 / sqrt(C) on, of 30 classes
             and more (7 + 1.9 sqrt(C)) / C, or from less where the data of :meth:`fit`, on which the
             network was trained, speaks against it.
         inducing: M, a tensor (or tree) of inputs, or a selector of :mod:`sfr_cl.inducing`. By
@@ -496,7 +496,7 @@ class SFRPosterior:
 
     @torch.inference_mode(False)
     def predict_f(self, x: Inputs, *, full_cov: bool = False) -> Normal | MultivariateNormal:
-        """The posterior of the latent function f, which are the logits of fewer than 20 classes.
+        """The posterior of the latent function f, which are the logits of fewer than 30 classes.
 
         Args:
             x: inputs.

@@ -75,9 +75,7 @@ class State:
         if not self.spec.at_prior:
             return PriorReading()
         found = self.likelihood.prior_reading(self.num_seen)
-        if found.discriminant is None or not (self.discriminant and self.spec.shared):
-            return found._replace(discriminant=None)
-        return found._replace(logit_scale=found.discriminant)
+        return found.of_discriminant() if self.discriminant and self.spec.shared else found.of_f()
 
     @property
     def num_seen(self) -> int:

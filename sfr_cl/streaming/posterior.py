@@ -68,7 +68,7 @@ class StreamingPosterior:
         discount_per: ``"sample"`` or ``"second"``.
         window: samples that are remembered; older ones are forgotten exactly. They are stored.
         staleness: how many of the latest samples a prediction may leave out. Factoring is put off
-            until then. From 20 classes on each prediction after a sample factors.
+            until then. From 30 classes on each prediction after a sample factors.
         swap: whether inducing inputs are exchanged where new regions appear, at the price of
             :attr:`residual_bound`, and of forgetting: samples from before an exchange can't be
             forgotten, unless there is a window.
