@@ -606,7 +606,15 @@ def test_no_network(tmp_path: Path, kind: Any) -> None:
 # load_state_dict --------------------------------------------------------------------------------
 
 STATE = fitted("regression", noise_variance=0.5).update(data("regression", seed=3)).state_dict()
-LATER = ("given", "custom_likelihood", "scores", "bound", "discriminant", "forecast", "inducing_origin")
+LATER = (
+    "given",
+    "custom_likelihood",
+    "scores",
+    "bound",
+    "discriminant",
+    "forecast",
+    "inducing_origin",
+)
 """Not in files of version 0.1.0."""
 
 SOLVED = [name for name in STATE["tensors"] if not name.startswith(("network.", "inducing."))]
