@@ -68,8 +68,8 @@ sqrt(C), on twelve problems of 2 to 100 classes."""
 
 MANY_CLASSES = 30
 """From here on logits are those of a linear discriminant, where all classes share a kernel: with 30
-to 100 of them held-out NLPD was a fifth to a third lower, and accuracy half a point to three points
-higher. With 20 accuracy was a quarter of a point lower, with fewer NLPD sometimes higher."""
+to 100 of them held-out NLPD was a fifth to a third lower, and accuracy up to three points higher.
+With 20 accuracy was a quarter of a point lower, with fewer NLPD sometimes higher."""
 
 MANY_CONFIDENCE = 7.0, 1.9
 """In one-hot units the scale of a discriminant's logits that predicted held-out data best was near

@@ -496,7 +496,7 @@ class SFRPosterior:
 
     @torch.inference_mode(False)
     def predict_f(self, x: Inputs, *, full_cov: bool = False) -> Normal | MultivariateNormal:
-        """The posterior of the latent function f, which are the logits of fewer than 30 classes.
+        """The posterior of the latent function f; of fewer than 30 classes, logits at scale 1.
 
         Args:
             x: inputs.

@@ -242,6 +242,7 @@ def merged(stream: StreamState, other: StreamState) -> StreamState:
         stream.state.with_sums(totals.sums, reference),
         scores=stream.state.scores + other.state.scores,
         bound=stream.state.bound + other.state.bound,
+        discriminant=stream.state.discriminant and other.state.discriminant,
     )
     return stream.changed(
         state,

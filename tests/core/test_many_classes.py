@@ -182,6 +182,11 @@ def test_files_go_on_and_those_of_before_stay_as_they_were(tmp_path: Path) -> No
     before = fitted().load_state_dict(stored)
     scaled = before.logit_scale * before.predict_f(x).mean
     torch.testing.assert_close(log_probs(before, x), scaled.log_softmax(1), **CLOSE)
+    for one, other in ((posterior, before), (before, posterior)):
+        assert (one + other).solved.discriminant is None
+        stream = StreamingPosterior(one)
+        stream.merge(StreamingPosterior(other))
+        assert stream.posterior.solved.discriminant is None
     before.recalibrate(many(60, seed=6))
     assert before.solved.discriminant is not None
 
