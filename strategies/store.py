@@ -59,7 +59,8 @@ class TaskStore:
             for label, kept in fields["_waiting"].items()
         }
         defaults: dict[str, Any] = {"_heads": {}, "_tried": frozenset(), "_steps": []}
-        vars(self).update({**defaults, **fields, "_waiting": waiting})
+        for name, value in {**defaults, **fields, "_waiting": waiting}.items():
+            setattr(self, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what can be made again."""

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from sfr_cl.data.inputs import Inputs, leaves, length, tree_map
 from sfr_cl.errors import DataError
@@ -129,9 +128,12 @@ def untouched(network: nn.Module) -> Iterator[None]:
             attributes.update(old)
 
 
-def batch_norms(network: nn.Module) -> list[_BatchNorm]:
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
+
+
+def batch_norms(network: nn.Module) -> list[BatchNorm]:
     """The layers that normalise by running statistics, once they are evaluated."""
-    return [part for part in network.modules() if isinstance(part, _BatchNorm)]
+    return [part for part in network.modules() if isinstance(part, BatchNorm)]
 
 
 @contextmanager
