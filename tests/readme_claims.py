@@ -45,8 +45,8 @@ def absorbed_in() -> str:
 def demo_takes() -> str:
     chosen = [row for row in rows_of("digits") if row["strategy"] in STRATEGIES.split(",")]
     assert only(row["memory"] for row in chosen) == MEMORY
-    assert 0.5 * MINUTE < sum(row["seconds"] for row in chosen) < 1.5 * MINUTE
-    return "make demo # Split-Digits: our strategies against baselines, with a report, in a minute"
+    assert sum(row["seconds"] for row in chosen) < MINUTE
+    return "make demo # Split-Digits: our strategies against baselines, a report, in under a minute"
 
 
 def tasks() -> str:
@@ -192,6 +192,7 @@ NO_MEASUREMENT = {
     "about three digits": "what float32 holds of sums",
     "1000 outputs' samples": "a case by its size",
     "against seconds": "an axis",
+    "processor seconds of the update": "a column",
 }
 """Words with numbers or times that nothing was measured for, with the reason."""
 

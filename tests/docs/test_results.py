@@ -18,6 +18,7 @@ COMMANDS = {
     "stream-limits": "stream --limits",
     "uci": "uci",
     "update": "update",
+    "update-classes": "update --classification",
 }
 """Of each folder; the others are of `cl`."""
 
