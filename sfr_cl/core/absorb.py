@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from sfr_cl.core.basis import Features
-from sfr_cl.core.calibration import GROWTH, NO_SCORES, Forecast, Scores
+from sfr_cl.core.calibration import GROWTH, GROWTH_OF_A_BOUND, NO_SCORES, Forecast, Scores
 from sfr_cl.core.predict import Predictor
 from sfr_cl.core.solve import Solved
 from sfr_cl.core.state import State
@@ -106,7 +106,8 @@ class Absorption:
             stop = size
             if self._scored:
                 count = int(self._start.sums.count + self.sums.count)
-                stop = min(size, start + max(FIRST_ROWS, int((GROWTH - 1) * count)))
+                growth = GROWTH_OF_A_BOUND if self._trained_on else GROWTH
+                stop = min(size, start + max(FIRST_ROWS, int((growth - 1) * count)))
             yield slice(start, stop)
             start = stop
 
@@ -115,7 +116,7 @@ class Absorption:
         seen = state.sums.seen + self.sums.seen
         if not bool((seen > SEEN).any()):
             return
-        if found is None or found.is_outdated(seen):
+        if found is None or found.is_outdated(seen, bound=self._trained_on):
             found = self.forecast = forecast(state.add(self.sums), found)
         self.scores = self.scores + scores(state.likelihood, found, features.phi, y)
 

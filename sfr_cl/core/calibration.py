@@ -30,6 +30,9 @@ GROWTH = 1.5
 """Data, and targets of an output, that are predicted without being absorbed: this many times those
 that were."""
 
+GROWTH_OF_A_BOUND = 4.0
+"""The same of data that the network was trained on, of all outputs together: a bound needs less."""
+
 CAUTION = 20.0
 """Nats that speak against a scale of e, or of 1/e, times the usual one, before any sample does."""
 
@@ -140,10 +143,12 @@ class Forecast:
     learned_at: float
     """Data there was when delta was learned."""
 
-    def is_outdated(self, seen: Tensor) -> bool:
-        """Whether some output was observed :data:`GROWTH` times as often by now."""
+    def is_outdated(self, seen: Tensor, *, bound: bool = False) -> bool:
+        """Whether some output, or for a bound all of them, were observed so much more by now."""
         if len(seen) != len(self.seen):
             return True
+        if bound:
+            return bool(seen.sum() >= GROWTH_OF_A_BOUND * self.seen.sum())
         return bool(((seen > SEEN) & (seen >= GROWTH * self.seen)).any())
 
     def logits(self, phi: Tensor) -> Tensor:

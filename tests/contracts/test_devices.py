@@ -245,6 +245,7 @@ CHANGE: dict[str, Verb] = {
         network=it.network,
         likelihood=None if is_built_in(it.spec.likelihood) else it.spec.likelihood,
     ),
+    "over": lambda it, _: SFRPosterior.over(it.spec, it.state),
     "pickle": lambda it, _: pickle.loads(pickle.dumps(it)),
     "init": lambda it, at: it.init().update(at),
     "recalibrate": lambda it, at: it.recalibrate(at),
