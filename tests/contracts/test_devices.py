@@ -811,8 +811,7 @@ def test_river(kind: str) -> None:
 # All of it ---------------------------------------------------------------------------------------
 
 NOT_USED: dict[str, str] = {
-    "state": "the record below the verbs, which all use it",
-    "solved": "as above",
+    "solved": "a record below the verbs, which all use it",
     "inducing": "what was asked for, as it was given",
     "fit_sites": "the old name of from_sites",
     "coverage": "the old name of residual_bound",
