@@ -176,9 +176,11 @@ def test_weights_that_early_stopping_brings_back_are_the_kernels() -> None:
         optimizer=torch.optim.Adam(model.parameters(), 3e-2),
         plugins=[BestWeights(copy.deepcopy(model.state_dict()))],
     )
-    found = trained(strategy, [first]).posterior.predict(x).probs
-    expected = trained(conditioning(single_head()), [first]).posterior.predict(x).probs
-    assert torch.allclose(found, expected)
+    found = trained(strategy, [first]).posterior.predict_f(x)
+    expected = trained(conditioning(single_head()), [first]).posterior.predict_f(x)
+    # f, as scores of data that the network may have been trained on are but a bound of its scale.
+    assert torch.allclose(found.mean, expected.mean)
+    assert torch.allclose(found.variance, expected.variance)
 
 
 def test_replay_does_not_absorb_twice() -> None:
