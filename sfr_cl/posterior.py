@@ -283,9 +283,10 @@ class SFRPosterior:
 
     @torch.inference_mode(False)
     def update(self, data: Data) -> SFRPosterior:
-        """Absorb more data by conditioning: exact, in any order, in batches of any size.
+        """Absorb more data by conditioning: f is exact, in any order, in batches of any size.
 
-        With ``linearize_at="posterior"``, in the order and the batches given.
+        With ``linearize_at="posterior"``, in the order and the batches given. Where the scale of
+        logits is learned, by what is predicted of each part, it follows order and batches a little.
 
         Args:
             data: as of :meth:`fit`; it may also be an iterator.

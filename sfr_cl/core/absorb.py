@@ -29,7 +29,8 @@ class Absorption:
     Batches are added to sums that the posterior adopts at the end, all of them: after an error in
     between it is what it was. Where the scale of logits is learned, each batch is scored before it
     is added, by a forecast that is made again whenever an output was observed so much more often
-    (:data:`~sfr_cl.core.calibration.GROWTH`); a batch too large for that is added in parts.
+    (:data:`~sfr_cl.core.calibration.GROWTH`); a batch too large for that is added in parts. Data
+    that the network was trained on is scored by fewer forecasts, for a bound.
 
     Args:
         state: what the posterior knows at the start.
